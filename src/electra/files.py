@@ -1,0 +1,126 @@
+"""Artefacts on disk: a folder whose manifest is written last, every file with its checksum.
+
+A folder without a valid manifest is not an artefact. Files are written under a temporary name, synced
+and renamed, so that a reader sees a whole file or none, also after a power cut.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from electra.errors import InputError
+
+MANIFEST = "manifest.json"
+
+
+def sha256(path: Path) -> str:
+    """Checksum of a file, readable with `sha256sum` too."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fsync(path: Path) -> None:
+    """Force a file's contents, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Create or replace `path` in one step: `write` fills a temporary file, which is synced and renamed."""
+    # The process id keeps two writers of the same file (an orphan and its successor) out of each other's way.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync(path.parent)
+
+
+def to_json(value: object) -> bytes:
+    """The one JSON form we write: sorted keys, two-space indent, UTF-8, final newline."""
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode()
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` as JSON in one step."""
+    write_file(path, lambda file: file.write(to_json(value)))
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON, or say which file is not."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is not readable JSON: {error}") from error
+
+
+def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
+    """Seal a folder: `facts`, and size and checksum of every file in it, the manifest's own included."""
+    files = {
+        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / MANIFEST
+    }
+    content = {**facts, "files": files}
+    write_json(
+        folder / MANIFEST, {**content, "manifest_sha256": hashlib.sha256(to_json(content)).hexdigest()}
+    )
+
+
+def read_manifest(folder: Path, *, kind: str) -> dict[str, Any]:
+    """The facts of a sealed folder; its own checksum and its `kind` are checked, its files are not."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder} is not a finished {kind}: it has no {MANIFEST}")
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is damaged: it holds no JSON object")
+    checksum = content.pop("manifest_sha256", None)
+    whole = {**content, "manifest_sha256": hashlib.sha256(to_json(content)).hexdigest()}
+    # Comparing the bytes, not the values, also finds damage that JSON does not see, such as a changed blank.
+    if checksum != whole["manifest_sha256"] or path.read_bytes() != to_json(whole):
+        raise InputError(f"{path} is damaged: its checksum does not match its content")
+    if content.get("kind") != kind:
+        raise InputError(f"{folder} holds a {content.get('kind')}, expected a {kind}")
+    return content
+
+
+def damaged_files(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
+    """One line for every file that is missing, or of other size or contents than when it was sealed."""
+    for name, facts in manifest["files"].items():
+        path = folder / name
+        if not path.is_file():
+            yield f"{path}: missing"
+        elif path.stat().st_size != facts["bytes"]:
+            yield f"{path}: {path.stat().st_size} bytes, expected {facts['bytes']}"
+        elif sha256(path) != facts["sha256"]:
+            yield f"{path}: contents changed (SHA-256 differs)"
+    known = {*manifest["files"], MANIFEST}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and str(path.relative_to(folder)) not in known:
+            yield f"{path}: not in the manifest"
+
+
+@contextmanager
+def locked(path: Path, *, busy: str) -> Iterator[None]:
+    """Hold an exclusive lock on a file, which the system frees when the process ends however it ends."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(busy) from error
+        yield

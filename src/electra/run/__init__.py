@@ -1,0 +1,1 @@
+"""One file per verb: its config and its `main`."""

@@ -1,0 +1,192 @@
+"""A sample of bytes -> the encoding they are text in, or the reason why they are no text.
+
+UTF-8 wins wherever the bytes allow it, also with some bad bytes among them. Old encodings are told apart by
+the characters that are frequent in what people write in them, and beyond these few by charset-normalizer.
+"""
+
+import codecs
+import re
+from collections import Counter
+
+import charset_normalizer
+
+from electra.errors import InputError
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    # Before UTF-16, whose little-endian mark begins UTF-32's.
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+STATEFUL = frozenset({"utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "iso2022_jp_ext"})
+"""What `detect` gives beside supersets of ASCII: bytes that cannot be decoded from the middle on."""
+_NOT_FOR_FILES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
+_ASCII = bytes(range(128))
+_CONTROLS = bytes({*range(32), 127} - {*b"\t\n\v\f\r\b\x1a\x1b"})
+_NON_ASCII = re.compile(rb"[\x80-\xff]")
+_LONG_RUNS = re.compile(rb"[\x80-\xff]{3,}")
+_TELLING_BYTES = 16_384
+_FEW = 64
+
+_KANA = "".join(map(chr, range(0x3041, 0x30FF))) + "、。「」"
+_HANGUL = (
+    "이다에의는로하을가고지서한은기사으를대리시스년인도자어아수일라그있전나부되정과해었제들주국적했장성여상구동와위월게원트공보만"
+    "경였마유며조선드중세학소비신화미우개명계문오연르후면것교관모진치용된회터발역"
+)
+_SIMPLIFIED = (
+    "的一是不了人我在有他这为之大来以个中上们到说国和地也子时道出而要于就下得可你年生自会那后能对着事其里所去行过家十用发天如然作方成"
+    "者多日都三小军二无同么经法当起与好看学进种将还分此心前面又定见只主没公从，。、“”"
+)
+_TRADITIONAL = (
+    "的一是不了人我在有他這為之大來以個中上們到說國和地也子時道出而要於就下得可你年生自會那後能對著事其裡所去行過家十用發天如然作方成"
+    "者多日都三小軍二無同麼經法當起與好看學進種將還分此心前面又定見只主沒公從，。、「」"
+)
+_CYRILLIC = "оаеинтсрвлкміу"
+_WESTERN = "àâäáãåæçèéêëìíîïñòóôöõøœùúûüÿß" + "«»‘’“”„–—…•°·§€£¿¡ªº\xa0"
+
+# Encoding, its frequent characters, and their usual share of the non-ASCII characters. Ties go to the first.
+_WIDE = (
+    ("cp932", _KANA, 0.6),
+    ("euc_jp", _KANA, 0.6),
+    ("cp949", _HANGUL, 0.6),
+    ("gb18030", _SIMPLIFIED, 0.4),
+    ("big5hkscs", _TRADITIONAL, 0.4),
+)
+# Latin script has such letters one by one between ASCII ones; other scripts have whole words of them.
+_WORDS = (
+    ("cp1251", _CYRILLIC, 0.75),
+    ("koi8_r", _CYRILLIC, 0.75),
+    ("koi8_u", _CYRILLIC, 0.75),
+    ("cp866", _CYRILLIC, 0.75),
+    ("iso8859_5", _CYRILLIC, 0.75),
+    ("cp1253", "αοιετνσηρπκυίς", 0.75),
+    ("cp1255", "יוהלאמרתשבנ", 0.75),
+    ("cp1256", "اليمونترةبعد", 0.75),
+    ("cp874", "านรกเงมอยท่วด้ลสั", 0.7),
+)
+_LETTERS = (
+    # Before Western, whose õ and û would pass for ő and ű; the other letters are the same bytes in both.
+    ("cp1250", "áéíóöőúüű", 1.0),
+    ("cp1252", _WESTERN + "ÀÁÄÅÇÈÉÊÑÓÖØÜ", 1.0),
+    ("cp1250", "ąćęłńóśźż", 1.0),
+    ("iso8859_2", "ąćęłńóśźż", 1.0),
+    ("cp1250", "áčďéěíňóřšťúůýžľôä", 1.0),
+    ("iso8859_2", "áčďéěíňóřšťúůýžľôä", 1.0),
+    ("cp1250", "ăâîşţ", 1.0),
+    ("cp1254", "çğıöşüÇĞİÖŞÜâî’", 1.0),
+    ("mac_roman", _WESTERN, 1.0),
+    ("cp850", _WESTERN, 1.0),
+)
+_CONFIDENT = 0.55
+
+
+class NotTextError(ValueError):
+    """The bytes are no text, or text in an encoding that nobody can tell."""
+
+
+def check_encoding(name: str) -> str:
+    """Python's name of an encoding, or an error if there is none or if files are not written in it."""
+    try:
+        b"".decode(name)
+        known = codecs.lookup(name).name
+    except (LookupError, ValueError):
+        known = None
+    if known is None or known in _NOT_FOR_FILES:
+        raise InputError(
+            f"encoding is {name!r}, expected one that Python knows, such as utf-8, cp932 or cp1252"
+        )
+    return known
+
+
+def num_non_ascii(data: bytes) -> int:
+    """How many bytes are not ASCII: what a guess can rest on."""
+    return 0 if data.isascii() else len(data.translate(None, _ASCII))
+
+
+def detect(sample: bytes) -> str:
+    """The encoding of the text that begins with `sample`; what is cut off at its end does not matter."""
+    for bom, marked in _BOMS:
+        if sample.startswith(bom):
+            return marked
+    if encoding := _evident_utf16(sample):
+        return encoding
+    check_text(sample)
+    if b"\x1b$" in sample and sample.isascii():
+        return "iso2022_jp_ext"
+    if not (non_ascii := num_non_ascii(sample)):
+        return "utf-8"
+    # Decoded and encoded again, only what is valid is left: twice as much of that is no coincidence.
+    valid = num_non_ascii(sample.decode("utf-8", "ignore").encode())
+    if valid >= 2 * (non_ascii - valid):
+        return "utf-8"
+    telling = _telling_part(sample)
+    if encoding := _frequent_characters(telling) or _charset_normalizer(telling):
+        return encoding
+    if non_ascii < _FEW and non_ascii * 10 < len(sample):
+        return "utf-8"
+    raise NotTextError("its encoding was not recognised: give --encoding")
+
+
+def check_text(sample: bytes) -> None:
+    """Refuse what has the control characters of binary data. Few are tolerated: old text has a stray one."""
+    controls = len(sample) - len(sample.translate(None, _CONTROLS))
+    if controls > max(3, len(sample) / 25):
+        raise NotTextError("it is binary data, not text")
+
+
+def _evident_utf16(sample: bytes) -> str | None:
+    """UTF-16 without a mark: only one byte order has spaces and other frequent characters."""
+    if b"\0" not in sample:
+        return None
+    blanks: dict[str, int] = {}
+    for encoding in ("utf-16-le", "utf-16-be"):
+        text = sample.decode(encoding, "replace")
+        blanks[encoding] = sum(map(text.count, " \n、。のにはをた"))
+    encoding, other = sorted(blanks, key=lambda name: -blanks[name])
+    text = sample.decode(encoding, "ignore")
+    if (
+        blanks[encoding] <= max(20 * blanks[other], len(text) / 200)
+        or len(text.encode(encoding)) < len(sample) - 3
+    ):
+        return None
+    try:
+        check_text(text.encode())
+    except NotTextError:
+        return None
+    return encoding
+
+
+def _telling_part(sample: bytes) -> bytes:
+    """The lines that are not ASCII, from shortly before their first such byte on, up to a bound."""
+    parts: list[bytes] = []
+    size = position = 0
+    while size < _TELLING_BYTES and (found := _NON_ASCII.search(sample, position)):
+        first = found.start()
+        start = max(position, first - 40, sample.rfind(b"\n", position, first) + 1)
+        position = min(sample.find(b"\n", first) + 1 or len(sample), first + _TELLING_BYTES)
+        parts.append(sample[start:position])
+        size += position - start
+    return b"".join(parts)[:_TELLING_BYTES]
+
+
+def _frequent_characters(telling: bytes) -> str | None:
+    """The encoding in which most characters are the frequent ones of a language written in it."""
+    runs = sum(map(len, _LONG_RUNS.findall(telling)))
+    candidates = _WIDE + (_WORDS if 3 * runs > num_non_ascii(telling) else _LETTERS)
+    best, best_score = None, _CONFIDENT
+    for encoding, frequent, usual_share in candidates:
+        counts = Counter(telling.decode(encoding, "replace"))
+        total = sum(count for character, count in counts.items() if character > "\x7f")
+        score = sum(counts[character] for character in frequent) / (total * usual_share)
+        if score > best_score and counts["\ufffd"] * 20 <= total:
+            best, best_score = encoding, score
+    return best
+
+
+def _charset_normalizer(telling: bytes) -> str | None:
+    for match in charset_normalizer.from_bytes(telling):
+        if _ASCII.decode(match.encoding, "replace") == _ASCII.decode():
+            return match.encoding
+    return None

@@ -1,0 +1,218 @@
+"""Text -> token ids and back; training, saving and loading of the tokenizer.
+
+    tokenizer = train(texts, TokenizerConfig())     or     load("folder, tokenizer.json or vocab.txt")
+    encoded = tokenizer.encode(["a line", "another"])        # encoded.ids, encoded.lengths
+
+Ids agree with the authors' tokenizer but for private-use characters, which are dropped here; a Greek Σ at
+the end of a word, which becomes σ and not ς; and characters younger than Unicode 8, or than Python's tables.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+from tokenizers import processors
+
+from electra import files
+from electra.text import tokenizer_files, vocabulary
+from electra.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, VOCABULARY_FILE
+from electra.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig
+
+__all__ = ["SPECIAL_TOKENS", "Encoded", "Tokenizer", "TokenizerConfig", "load", "train"]
+
+WORD_STARTS = {"Metaspace": "▁", "ByteLevel": "Ġ"}
+
+
+class Encoded(NamedTuple):
+    """The token ids of several texts, one after the other, and the number of ids of each."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+    def split(self) -> list[np.ndarray]:
+        """The ids of each text by itself."""
+        return np.split(self.ids, np.cumsum(self.lengths)[:-1]) if len(self.lengths) else []
+
+
+class WordMemory(dict[str, bytes]):
+    """Word -> its ids as bytes, for the words met lately."""
+
+    # Frequent punctuation is parted from the words before they are looked up: fewer words to remember.
+    PUNCTUATION = ',.()"-:;、。'
+    WORDS_PER_LINE = 100
+    MAX_SIZE = 2**23  # in characters, a word counting 16 more: about 60 MB
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        super().__init__()
+        self._backend = backend
+        self._size = 0
+
+    def split(self, text: str) -> list[str]:
+        """Cut a text into words that are all remembered or not yet."""
+        for mark in self.PUNCTUATION:
+            text = text.replace(mark, f" {mark} ")
+        return text.split(" ")
+
+    def learn(self, words: set[str]) -> None:
+        """Encode the words that are new, many in one line: the call costs more than a word."""
+        if self._size > self.MAX_SIZE:  # The frequent words will be back at once.
+            self.clear()
+            self._size = 0
+        new = [",", *words.difference(self, ",")]
+        self._size += sum(map(len, new)) + 16 * len(new)
+        # No other word holds a comma, so its id marks where one word ends and the next begins.
+        groups = [new[first : first + self.WORDS_PER_LINE] for first in range(1, len(new), self.WORDS_PER_LINE)]
+        lines = self._backend.encode_batch_fast([",", *map(",".join, groups)], add_special_tokens=False)
+        comma = np.array(lines[0].ids, np.uint32)
+        self[","] = comma.tobytes()
+        for group, line in zip(groups, lines[1:], strict=True):
+            ids = np.array(line.ids, np.uint32)
+            stops = np.flatnonzero(ids == comma) * ids.itemsize
+            starts = [0, *(stops + ids.itemsize).tolist()]
+            encoded = ids.tobytes()
+            pieces = (encoded[start:stop] for start, stop in zip(starts, [*stops.tolist(), None], strict=True))
+            self.update(zip(group, pieces, strict=True))
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer` with our five special tokens, which are never read out of a text."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        backend.no_padding()
+        backend.no_truncation()
+        backend.add_special_tokens(list(SPECIAL_TOKENS))
+        backend.encode_special_tokens = True  # "[MASK]" in a text is text
+        ids: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
+            ids.__getitem__, SPECIAL_TOKENS
+        )
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", self.cls_id), ("[SEP]", self.sep_id)],
+        )
+        self.vocab_size = len(ids)
+        self._vocabulary = sorted(ids, key=ids.__getitem__)
+        self._backend = backend
+        self._parts: dict[str, Any] = json.loads(backend.to_str())
+        self._memory = WordMemory(backend) if words_are_independent(self._parts) else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer, (self._backend,)
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """Token ids without special tokens."""
+        if self._memory is None:
+            return self.encode_plainly(texts)
+        words = [self._memory.split(text) for text in texts]
+        self._memory.learn(set().union(*words))
+        encoded = [b"".join(map(self._memory.__getitem__, of_text)) for of_text in words]
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) // np.dtype(np.uint32).itemsize
+        return Encoded(np.frombuffer(b"".join(encoded), np.uint32), lengths)
+
+    def encode_plainly(self, texts: Sequence[str]) -> Encoded:
+        """The same for any tokenizer, without the memory of words."""
+        lists = [text.ids for text in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+        ids = np.fromiter((token for ids in lists for token in ids), np.uint32, int(lengths.sum()))
+        # Some foreign models read the name of a special token as a word.
+        ids[np.isin(ids, [self.pad_id, self.cls_id, self.sep_id, self.mask_id])] = self.unk_id
+        return Encoded(ids, lengths)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Readable text; special tokens are shown."""
+        text: str = self._backend.decode([int(token) for token in ids], skip_special_tokens=False)
+        return text
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The vocabulary's entry for each id."""
+        return [self._vocabulary[token] for token in ids]
+
+    def continues_word(self) -> np.ndarray:
+        """Per id, whether the token continues the word of the token before it; never for special tokens."""
+        model, text = self._parts["model"], json.dumps(self._parts["pre_tokenizer"])
+        if prefix := model.get("continuing_subword_prefix"):
+            continues = [token.startswith(prefix) for token in self._vocabulary]
+        elif start := next((mark for name, mark in WORD_STARTS.items() if f'"{name}"' in text), None):
+            continues = [not token.startswith(start) for token in self._vocabulary]
+        else:
+            continues = [False] * self.vocab_size
+        special = [token["id"] for token in self._parts["added_tokens"] if token["special"]]
+        result = np.array(continues)
+        result[special] = False
+        return result
+
+    def describe(self) -> dict[str, str | int]:
+        """What it does to text, "auto" resolved: algorithm, vocab_size, case, accents, cjk."""
+        facts: dict[str, str | int] = {
+            "algorithm": self._parts["model"]["type"].lower(),
+            "vocab_size": self.vocab_size,
+        }
+        normalizer = self._parts["normalizer"] or {}
+        if normalizer.get("type") != "BertNormalizer":
+            return facts | dict.fromkeys(("case", "accents", "cjk"), "custom")
+        strip = normalizer["strip_accents"]
+        return facts | {
+            "case": "lower" if normalizer["lowercase"] else "keep",
+            "accents": "strip" if (normalizer["lowercase"] if strip is None else strip) else "keep",
+            "cjk": "split" if normalizer["handle_chinese_chars"] else "keep",
+        }
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of all that decides which ids a text gets."""
+        deciding = {key: self._parts[key] for key in ("added_tokens", "normalizer", "pre_tokenizer", "model")}
+        return hashlib.sha256(files.to_json(deciding)).hexdigest()
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json and, for WordPiece, vocab.txt, for transformers too."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        serialized = self._backend.to_str(pretty=True).encode()
+        files.write_file(folder / TOKENIZER_FILE, lambda file: file.write(serialized))
+        facts = self.describe()
+        # transformers puts a normaliser of its own in place of ours unless exactly this class is named.
+        settings: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
+        }
+        if facts["algorithm"] == "wordpiece" and facts["case"] != "custom":
+            # Without tokenizer.json, these say how vocab.txt is meant.
+            settings["do_lower_case"] = facts["case"] == "lower"
+            settings["strip_accents"] = facts["accents"] == "strip"
+            settings["tokenize_chinese_chars"] = facts["cjk"] == "split"
+        files.write_json(folder / SETTINGS_FILE, settings)
+        if facts["algorithm"] == "wordpiece":
+            lines = "".join(f"{token}\n" for token in self._vocabulary).encode()
+            files.write_file(folder / VOCABULARY_FILE, lambda file: file.write(lines))
+
+
+def words_are_independent(parts: dict[str, Any]) -> bool:
+    """Whether text may be cut at ASCII spaces and punctuation before it is encoded, without changing any id.
+
+    The BERT normaliser maps character by character and decomposes, which never reaches across ASCII or the
+    CJK comma and full stop; the BERT pre-tokenizer cuts there anyway; WordPiece sees one word at a time.
+    Special tokens are not searched for in text; other added tokens would be, and could hold a space.
+    """
+    return (
+        (parts["normalizer"] or {}).get("type") == "BertNormalizer"
+        and (parts["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
+        and parts["model"]["type"] == "WordPiece"
+        and all(token["special"] for token in parts["added_tokens"])
+    )
+
+
+def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    """Learn a vocabulary from a sample that fits into memory; the order of the texts does not matter."""
+    return Tokenizer(vocabulary.learn(texts, config))
+
+
+def load(path: str | Path) -> Tokenizer:
+    """Read a tokenizer from a folder, a tokenizer.json or a vocab.txt."""
+    return Tokenizer(tokenizer_files.read(Path(path)))

@@ -1,0 +1,13 @@
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real corpora and of the authors' dumps. A newcomer's checkout does not have it."""
+    folder = Path(os.environ.get("ELECTRA_SHARED") or Path(__file__).parents[2] / "shared")
+    if not (folder / "oracles").is_dir():
+        pytest.skip("no shared folder with the authors' dumps and real corpora (ELECTRA_SHARED or ../shared)")
+    return folder

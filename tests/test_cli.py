@@ -1,0 +1,48 @@
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from electra import __version__
+from electra.cli import main
+
+
+def test_help_lists_every_verb(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "prepare" in out
+    assert "demo" in out
+
+
+def test_no_argument_is_help(capsys):
+    assert main([]) == 0
+    assert "usage: electra" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"electra {__version__}\n"
+
+
+def test_unknown_verb_names_the_nearest(capsys):
+    assert main(["preprae"]) == 2
+    assert "did you mean 'prepare'?" in capsys.readouterr().err
+
+
+def test_help_needs_neither_torch_nor_much_time():
+    code = "import sys; from electra.cli import main; main(['--help']); print('torch' in sys.modules)"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert result.stdout.endswith("False\n")
+    # Processor time, not wall-clock: it does not depend on what else the machine does.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+@pytest.mark.parametrize("arguments", [["prepare", "--no_such_key", "1"], ["prepare"]])
+def test_bad_usage_exits_with_2_and_one_message(arguments, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("electra: ")
+    assert "Traceback" not in captured.err

@@ -1,0 +1,119 @@
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+
+from electra.config import parse, to_dict
+from electra.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    size: Literal["tiny", "small"] = "tiny"
+    """How large."""
+    layers: int = 2
+    """How deep."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """A config with a list, a group and a rule."""
+
+    corpus: list[str] = field(default_factory=list)
+    """What to read."""
+    fraction: float = 0.5
+    """How much of it."""
+    inner: Inner = field(default_factory=Inner)
+
+    def __post_init__(self) -> None:
+        if self.fraction > 1:
+            raise InputError(f"fraction is {self.fraction}, expected at most 1")
+
+
+def read(*arguments):
+    return parse(Outer, arguments, prog="electra test")
+
+
+def test_defaults():
+    assert read() == Outer()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--corpus", "a", "-", "b c"],
+        ["--corpus=a", "--corpus+=-", "--corpus+", "b c"],
+        ["--corpus", '["a", "-", "b c"]'],
+    ],
+)
+def test_a_list_is_typed_as_words(arguments):
+    assert read(*arguments, "--fraction", "0.25") == Outer(corpus=["a", "-", "b c"], fraction=0.25)
+
+
+def test_dotted_keys():
+    assert read("--inner.size", "small", "--inner.layers=4").inner == Inner(size="small", layers=4)
+
+
+def test_a_file_is_read_and_the_command_line_overrides_it(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("fraction: 0.1\ninner:\n  layers: 7\n")
+    config = read("--config", str(path), "--fraction", "0.2")
+    assert (config.fraction, config.inner.layers) == (0.2, 7)
+
+
+def test_print_config_can_be_read_back(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        read("--corpus", "x", "--inner.layers", "9", "--print_config")
+    assert stop.value.code == 0
+    path = tmp_path / "printed.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert read("--config", str(path)) == Outer(corpus=["x"], inner=Inner(layers=9))
+
+
+def test_help_shows_the_docstring_of_a_field(capsys):
+    with pytest.raises(SystemExit):
+        read("--help")
+    out = capsys.readouterr().out
+    assert "How much of it." in out
+    assert "How deep." in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fracton", "1"], "unknown key 'fracton'; did you mean 'fraction'?"),
+        (["--inner.layer=3"], "unknown key 'inner.layer'; did you mean 'inner.layers'?"),
+        (["--fraction", "much"], "fraction: expected float, got much"),
+        (["--inner.size", "huge"], "inner.size: expected one of ['tiny', 'small'], got huge"),
+        (["--fraction", "3"], "fraction is 3.0, expected at most 1"),
+        (["stray"], "unexpected value stray"),
+        (["--config", "no-such-file.yaml"], "no-such-file.yaml"),
+    ],
+)
+def test_a_mistake_names_the_key(arguments, message):
+    with pytest.raises(InputError) as error:
+        read(*arguments)
+    assert message in str(error.value)
+    assert "electra test --help" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fracton: 1\n", "unknown key 'fracton'; did you mean 'fraction'?"),
+        ("inner:\n  layer: 3\n", "unknown key 'inner.layer'; did you mean 'inner.layers'?"),
+        ("inner:\n  layers: three\n", "three"),
+        ("fraction: [\n", "run.yaml"),
+    ],
+)
+def test_a_mistake_in_a_file_names_the_key(tmp_path, text, message):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read("--config", str(path))
+    assert message in str(error.value)
+    assert str(error.value).startswith(str(path))
+
+
+def test_to_dict():
+    assert to_dict(Outer(inner=Inner(layers=3)))["inner"] == {"size": "tiny", "layers": 3}

@@ -1,0 +1,89 @@
+import pytest
+
+from electra import files
+from electra.errors import InputError
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    folder = tmp_path / "artefact"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.bin").write_bytes(bytes(range(256)))
+    (folder / "sub" / "b.txt").write_text("text")
+    files.write_manifest(folder, {"kind": "thing", "name": "ü"})
+    return folder
+
+
+def problems(folder):
+    return list(files.damaged_files(folder, files.read_manifest(folder, kind="thing")))
+
+
+def test_a_whole_artefact_has_no_damage(sealed):
+    assert files.read_manifest(sealed, kind="thing")["name"] == "ü"
+    assert problems(sealed) == []
+
+
+@pytest.mark.parametrize("name", ["a.bin", "sub/b.txt"])
+def test_every_flipped_bit_is_found_and_named(sealed, name):
+    path = sealed / name
+    whole = path.read_bytes()
+    for position in (0, len(whole) // 2, len(whole) - 1):
+        broken = bytearray(whole)
+        broken[position] ^= 4
+        path.write_bytes(broken)
+        assert problems(sealed) == [f"{path}: contents changed (SHA-256 differs)"]
+
+
+def test_every_flipped_bit_of_the_manifest_is_found(sealed):
+    path = sealed / files.MANIFEST
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        for bit in range(8):
+            broken = bytearray(whole)
+            broken[position] ^= 1 << bit
+            path.write_bytes(broken)
+            with pytest.raises(InputError, match=r"manifest\.json"):
+                files.read_manifest(sealed, kind="thing")
+
+
+def test_truncated_missing_and_additional_files_are_named(sealed):
+    (sealed / "a.bin").write_bytes(b"short")
+    (sealed / "sub" / "b.txt").unlink()
+    (sealed / "c").write_text("new")
+    assert problems(sealed) == [
+        f"{sealed}/a.bin: 5 bytes, expected 256",
+        f"{sealed}/sub/b.txt: missing",
+        f"{sealed}/c: not in the manifest",
+    ]
+
+
+def test_a_folder_without_manifest_or_of_another_kind_is_refused(sealed, tmp_path):
+    with pytest.raises(InputError, match="holds a thing, expected a dataset"):
+        files.read_manifest(sealed, kind="dataset")
+    with pytest.raises(InputError, match="not a finished dataset"):
+        files.read_manifest(tmp_path, kind="dataset")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "value.json"
+    files.write_json(path, {"value": 1})
+
+    def fail(file):
+        file.write(b"half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        files.write_file(path, fail)
+    assert files.read_json(path) == {"value": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["value.json"]
+
+
+def test_a_lock_is_exclusive_and_freed(tmp_path):
+    with (
+        files.locked(tmp_path / "lock", busy="busy"),
+        pytest.raises(InputError, match="busy"),
+        files.locked(tmp_path / "lock", busy="busy"),
+    ):
+        pass
+    with files.locked(tmp_path / "lock", busy="busy"):
+        pass

@@ -1,0 +1,81 @@
+"""The table of which room may import which, read from the imports themselves."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src" / "electra"
+BASE = {"config", "errors", "files", "progress", "seeds"}
+MAY_IMPORT = {
+    "config": {"errors"},
+    "errors": set(),
+    "files": {"errors"},
+    "progress": set(),
+    "seeds": set(),
+    "text": BASE,
+    "model": {"config", "errors"},
+    "pretrain": {"text.batches", "model", "seeds", "errors"},
+    "train": BASE,
+    "tasks": {"text", "model", "config", "files", "errors"},
+    "ship": {"text", "model", "tasks", "errors"},
+    "report": set(),
+    "run": {*BASE, "text", "model", "pretrain", "train", "tasks", "ship", "report", "cli"},
+    "cli": {"errors", "run"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+
+
+def imports_of(tree: ast.AST) -> set[str]:
+    """Names below `electra` that a module imports, as dotted paths."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            module = node.module or ""
+            is_room = module == "electra" or (SRC.parent / module.replace(".", "/")).is_dir()
+            found |= {f"{module}.{alias.name}" if is_room else module for alias in node.names}
+    return {name.removeprefix("electra.") for name in found if name.startswith("electra.")}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def is_allowed(name: str, room: str) -> bool:
+    if name.split(".")[0] == room:
+        return room != "run"
+    return any(name == allowed or name.startswith(f"{allowed}.") for allowed in MAY_IMPORT[room])
+
+
+MODULES = sorted(SRC.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SRC)))
+def test_imports_keep_to_the_table(path):
+    room = room_of(path)
+    imported = imports_of(ast.parse(path.read_text(encoding="utf-8")))
+    # `electra.__version__` belongs to nobody.
+    forbidden = {name for name in imported if name != "__version__" and not is_allowed(name, room)}
+    assert not forbidden, f"{path.relative_to(SRC)} may not import {forbidden}"
+
+
+def test_the_check_sees_what_it_must_forbid():
+    tree = ast.parse("from electra import text\nimport electra.run.prepare\nfrom electra.text import rows")
+    assert imports_of(tree) == {"text", "run.prepare", "text.rows"}
+    assert not is_allowed("text.rows", "model")
+    assert not is_allowed("text.rows", "pretrain")
+    assert is_allowed("text.batches", "pretrain")
+    assert not is_allowed("run.demo", "run")
+
+
+def test_preparing_text_does_not_need_torch():
+    for path in [*(SRC / "text").glob("*.py"), *SRC.glob("*.py")]:
+        top_level = ast.Module(ast.parse(path.read_text(encoding="utf-8")).body, [])
+        for node in top_level.body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert "torch" not in {name.split(".")[0] for name in names}, path
