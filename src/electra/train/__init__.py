@@ -1,0 +1,1 @@
+"""How any loss is minimised: optimizers, schedules."""

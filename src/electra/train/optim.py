@@ -1,0 +1,215 @@
+"""Named parameters -> parameter groups -> optimizer; gradients -> clipped gradients and their norm.
+
+Knows no model: which layer a parameter belongs to is told by a function from its name to its depth.
+Two networks can have an optimizer each, also where they share parameters:
+
+    owned = assign_owners({"generator": generator, "discriminator": discriminator})
+    optimizers = {network: build_optimizer(config, named) for network, named in owned.items()}
+
+Here the generator, named first, owns what is shared; the discriminator's gradients still reach it there.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from electra.errors import InputError
+
+NamedParameters = Iterable[tuple[str, nn.Parameter]]
+
+# The original's rule, by name ("LayerNorm", "layer_norm", "bias"), widened to any spelling of a norm.
+_NO_WEIGHT_DECAY = re.compile("norm|bias", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How parameters follow their gradients."""
+
+    optimizer: Literal["adam_as_google", "adamw"] = "adam_as_google"
+    """The original's Adam, without bias correction, or AdamW, with it; both decay the weights directly."""
+    beta1: float = 0.9
+    """Memory of the mean gradient, per step."""
+    beta2: float = 0.999
+    """Memory of the mean squared gradient, per step."""
+    eps: float = 1e-6
+    """Added to the root of the mean squared gradient."""
+    weight_decay: float = 0.01
+    """Part of a weight subtracted per unit of learning rate; never from norms and biases."""
+    clip_norm: float = 1.0
+    """Norm over all gradients above which they are scaled down to it; inf never clips."""
+    layer_decay: float = 1.0
+    """Learning rate of a layer relative to the layer above it; 1 gives all layers the same."""
+    layer_decay_rule: Literal["correct", "as_google"] = "correct"
+    """The top layer has layer_decay times the head's rate, or its square as in the original's code."""
+
+    def __post_init__(self) -> None:
+        for key in ("beta1", "beta2"):
+            if not 0 <= getattr(self, key) < 1:
+                raise InputError(
+                    f"{key} is {getattr(self, key)}, expected at least 0 and below 1 (such as 0.9)"
+                )
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise InputError(f"eps is {self.eps}, expected a small number above 0 (such as 1e-6)")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise InputError(f"weight_decay is {self.weight_decay}, expected 0 (none) or more (such as 0.01)")
+        if not self.clip_norm > 0:
+            raise InputError(f"clip_norm is {self.clip_norm}, expected a number above 0; inf never clips")
+        if not 0 < self.layer_decay <= 1:
+            raise InputError(
+                f"layer_decay is {self.layer_decay}, expected above 0 and at most 1 (1: no decay)"
+            )
+
+
+class AdamAsGoogle(torch.optim.Optimizer):
+    """Adam of the original BERT and ELECTRA: no bias correction, decoupled weight decay.
+
+    mean = β1·mean + (1 - β1)·gradient, square = β2·square + (1 - β2)·gradient²,
+    weight -= lr · (mean / (√square + eps) + weight_decay·weight)
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._update(group)
+        return loss
+
+    def _update(self, group: dict[str, Any]) -> None:
+        params = [param for param in group["params"] if param.grad is not None]
+        for param in params:
+            if not self.state[param]:
+                self.state[param] = {
+                    "exp_avg": torch.zeros_like(param),
+                    "exp_avg_sq": torch.zeros_like(param),
+                }
+        # torch's fused AdamW takes one pass over memory, a chain of foreach operations seven times as long.
+        # At an infinite age its bias corrections 1 - β**age are exactly 1.
+        ages = {param.device: torch.full((), math.inf, device=param.device) for param in params}
+        adamw(
+            params,
+            [param.grad for param in params],
+            [self.state[param]["exp_avg"] for param in params],
+            [self.state[param]["exp_avg_sq"] for param in params],
+            [],
+            [ages[param.device] for param in params],
+            fused=True,
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+def build_optimizer(
+    config: OptimizerConfig,
+    named_parameters: NamedParameters,
+    *,
+    depth: Callable[[str], int] | None = None,
+    num_layers: int = 0,
+) -> torch.optim.Optimizer:
+    """The configured optimizer over grouped parameters; its learning rate is 0 until `set_learning_rate`.
+
+    `depth` tells from a name 0 for embeddings, i + 1 for layer i, num_layers + 1 for a head.
+    """
+    groups = parameter_groups(config, named_parameters, depth=depth, num_layers=num_layers)
+    betas = (config.beta1, config.beta2)
+    match config.optimizer:
+        case "adam_as_google":
+            return AdamAsGoogle(groups, lr=0.0, betas=betas, eps=config.eps)
+        case "adamw":
+            return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.eps, fused=True)
+
+
+def parameter_groups(
+    config: OptimizerConfig,
+    named_parameters: NamedParameters,
+    *,
+    depth: Callable[[str], int] | None = None,
+    num_layers: int = 0,
+) -> list[dict[str, Any]]:
+    """Trainable parameters grouped by weight decay and by share of the learning rate (`lr_scale`)."""
+    if config.layer_decay != 1 and depth is None:
+        raise InputError(
+            f"layer_decay is {config.layer_decay}, but there are no layers here to decay: set it to 1"
+        )
+    groups: dict[tuple[float, float], list[tuple[str, nn.Parameter]]] = {}
+    for name, param in named_parameters:
+        if param.requires_grad:
+            weight_decay = 0.0 if _NO_WEIGHT_DECAY.search(name) else config.weight_decay
+            scale = layer_scale(config, depth(name), num_layers=num_layers) if depth else 1.0
+            groups.setdefault((weight_decay, scale), []).append((name, param))
+    return [
+        {"params": named, "weight_decay": weight_decay, "lr_scale": scale}
+        for (weight_decay, scale), named in groups.items()
+    ]
+
+
+def layer_scale(config: OptimizerConfig, depth: int, *, num_layers: int) -> float:
+    """Share of the learning rate at a depth: 0 is the embeddings, num_layers + 1 the head."""
+    assert 0 <= depth <= num_layers + 1, f"depth {depth} in a model of {num_layers} layers"
+    below_head = num_layers + 1 - depth
+    # As in the original: it counts one more level than there is between the top layer and the head.
+    missing_level = config.layer_decay_rule == "as_google" and below_head > 0
+    return float(config.layer_decay ** (below_head + missing_level))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Give every group its share of the learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group["lr_scale"]
+
+
+def assign_owners(networks: Mapping[str, nn.Module]) -> dict[str, list[tuple[str, nn.Parameter]]]:
+    """Each network's own parameters; one that several networks hold belongs to the first that is named."""
+    taken: set[nn.Parameter] = set()
+    owned: dict[str, list[tuple[str, nn.Parameter]]] = {}
+    for network, module in networks.items():
+        owned[network] = [(name, param) for name, param in module.named_parameters() if param not in taken]
+        taken.update(param for _, param in owned[network])
+    return owned
+
+
+@torch.no_grad()
+def clip_by_global_norm(parameters: Iterable[nn.Parameter], *, clip_norm: float) -> Tensor:
+    """Scale gradients to a norm of at most `clip_norm` over all of them together -> their norm before.
+
+    As in the original's TensorFlow: no epsilon in the divisor, and a norm that is not finite makes all
+    gradients NaN. The norm stays a tensor: looking at it is the caller's decision.
+    """
+    gradients = [param.grad for param in parameters if param.grad is not None]
+    assert gradients, "no parameter has a gradient"
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if math.isfinite(clip_norm):
+        scale = torch.where(norm.isfinite(), clip_norm / norm.clamp(min=clip_norm), math.nan)
+        torch._foreach_mul_(gradients, scale)
+    return norm
