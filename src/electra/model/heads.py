@@ -1,0 +1,223 @@
+"""Hidden states -> logits: the two heads of pre-training and those of the tasks.
+
+B rows, L positions, P chosen positions, C of them in a chunk, V tokens, K beams; numbers in a hidden state D,
+an embedding E, a hidden layer F.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from electra.model.encoder import Dropout, GlorotLinear
+from electra.model.sizes import EncoderConfig
+
+LOGITS_PER_CHUNK = 2**25
+"""Positions x vocabulary that are held at a time: 128 MiB in float32."""
+
+SPAN_HIDDEN_SIZE = 512
+"""Width of the hidden layers in the joint span head, as in the original."""
+
+OUTSIDE = -1000.0
+"""Added to the logits of positions that cannot be part of an answer, as in the original."""
+
+
+def gather_positions(hidden_BLD: Tensor, position_BP: Tensor) -> Tensor:
+    """The hidden states at some positions of each row: (B, P, D)."""
+    index_BPD = position_BP.long()[..., None].expand(-1, -1, hidden_BLD.shape[-1])
+    return hidden_BLD.gather(1, index_BPD)
+
+
+class GeneratorHead(nn.Module):
+    """Hidden states at chosen positions -> logits over the vocabulary, by the tied word embeddings."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden_PD: Tensor, word_embeddings_VE: Tensor) -> Tensor:
+        """All logits at once (P, V): for few positions."""
+        return functional.linear(self.transform(hidden_PD), word_embeddings_VE, self.bias)
+
+    def transform(self, hidden_PD: Tensor) -> Tensor:
+        """What is compared with the word embeddings: (P, E)."""
+        vector_PE: Tensor = self.norm(functional.gelu(self.dense(hidden_PD)))
+        return vector_PE
+
+    def reduce(
+        self,
+        hidden_PD: Tensor,
+        word_embeddings_VE: Tensor,
+        function: Callable[..., tuple[Tensor, ...]],
+        *columns_P: Tensor,
+        logits_per_chunk: int = LOGITS_PER_CHUNK,
+    ) -> tuple[Tensor, ...]:
+        """`function(logits_CV, *columns_C)` over all positions, chunk by chunk; its results are (P, ...).
+
+        With more than one chunk the logits are computed a second time for the gradient, so the function must
+        give the same again: randomness comes in as a column. What needs a gradient should come first in it,
+        since the second time ends there.
+        """
+
+        def reduce_chunk(vector_CE: Tensor, *columns_C: Tensor) -> tuple[Tensor, ...]:
+            return function(functional.linear(vector_CE, word_embeddings_VE, self.bias), *columns_C)
+
+        vector_PE = self.transform(hidden_PD)
+        chunk_size = max(1, logits_per_chunk // len(word_embeddings_VE))
+        if len(vector_PE) <= chunk_size:
+            return reduce_chunk(vector_PE, *columns_P)
+        results = []
+        for first in range(0, len(vector_PE), chunk_size):
+            chunk = [tensor[first : first + chunk_size] for tensor in (vector_PE, *columns_P)]
+            results.append(checkpoint(reduce_chunk, *chunk, use_reentrant=False, preserve_rng_state=False))
+        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+
+
+def token_losses(logits_CV: Tensor, target_C: Tensor) -> tuple[Tensor]:
+    """Cross-entropy of each position in float32: a function for `GeneratorHead.reduce`."""
+    return (functional.cross_entropy(logits_CV.float(), target_C.long(), reduction="none"),)
+
+
+class DiscriminatorHead(nn.Module):
+    """Hidden states -> one logit for each position: above 0 it looks replaced."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.output = GlorotLinear(config.hidden_size, 1)
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """Logits (B, L)."""
+        logits_BL: Tensor = self.output(functional.gelu(self.dense(hidden_BLD))).squeeze(-1)
+        return logits_BL
+
+
+class ClassificationHead(nn.Module):
+    """The hidden state of [CLS] -> a logit for each class."""
+
+    def __init__(self, config: EncoderConfig, num_classes: int) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.output = GlorotLinear(config.hidden_size, num_classes)
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """Logits (B, classes)."""
+        logits: Tensor = self.output(self.dropout(hidden_BLD[:, 0]))
+        return logits
+
+
+class RegressionHead(nn.Module):
+    """The hidden state of [CLS] -> a number."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.output = GlorotLinear(config.hidden_size, 1)
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """Predictions (B)."""
+        prediction_B: Tensor = self.output(self.dropout(hidden_BLD[:, 0])).squeeze(-1)
+        return prediction_B
+
+
+class TaggingHead(nn.Module):
+    """Hidden states at the first piece of each word -> a logit for each tag; no dropout, as original."""
+
+    def __init__(self, config: EncoderConfig, num_tags: int) -> None:
+        super().__init__()
+        self.output = GlorotLinear(config.hidden_size, num_tags)
+
+    def forward(self, hidden_BPD: Tensor) -> Tensor:
+        """Logits (B, P, tags)."""
+        logits: Tensor = self.output(hidden_BPD)
+        return logits
+
+
+def outside_bias(answer_mask_BL: Tensor) -> Tensor:
+    """0 where an answer may lie (the text, and [CLS] for "no answer"), a very low number elsewhere."""
+    return (answer_mask_BL == 0) * OUTSIDE
+
+
+class SpanHead(nn.Module):
+    """Hidden states -> start and end logits, each for itself."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.start = GlorotLinear(config.hidden_size, 1)
+        self.end = GlorotLinear(config.hidden_size, 1)
+
+    def forward(self, hidden_BLD: Tensor, answer_mask_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """Start logits and end logits (B, L)."""
+        outside_BL = outside_bias(answer_mask_BL)
+        return self.start(hidden_BLD).squeeze(-1) + outside_BL, self.end(hidden_BLD).squeeze(-1) + outside_BL
+
+
+class SpanBeam(NamedTuple):
+    """The most probable starts and, for each, its most probable ends."""
+
+    start_log_prob_BK: Tensor
+    start_index_BK: Tensor
+    end_log_prob_BKK: Tensor
+    end_index_BKK: Tensor
+
+
+class JointSpanHead(nn.Module):
+    """Hidden states -> start logits, and end logits that know the start."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.start = GlorotLinear(config.hidden_size, 1)
+        self.end_dense = GlorotLinear(2 * config.hidden_size, SPAN_HIDDEN_SIZE)
+        self.end = GlorotLinear(SPAN_HIDDEN_SIZE, 1)
+
+    def forward(self, hidden_BLD: Tensor, answer_mask_BL: Tensor, start_B: Tensor) -> tuple[Tensor, Tensor]:
+        """For training: start logits, and the logits (B, L) of ends given the true starts."""
+        start_logits_BL = self.start_logits(hidden_BLD, answer_mask_BL)
+        end_logits_B1L = self.end_logits(hidden_BLD, answer_mask_BL, start_B[:, None])
+        return start_logits_BL, end_logits_B1L.squeeze(1)
+
+    def start_logits(self, hidden_BLD: Tensor, answer_mask_BL: Tensor) -> Tensor:
+        """Logits (B, L) of an answer's first token."""
+        start_BL: Tensor = self.start(hidden_BLD).squeeze(-1) + outside_bias(answer_mask_BL)
+        return start_BL
+
+    def end_logits(self, hidden_BLD: Tensor, answer_mask_BL: Tensor, start_BK: Tensor) -> Tensor:
+        """Logits (B, K, L) of an answer's last token, for each of some starts."""
+        # The layer sees start and end side by side: both halves of its product are computed once and added,
+        # in place of K copies of all hidden states.
+        at_start, at_end = self.end_dense.weight.chunk(2, dim=1)
+        start_BKF = functional.linear(gather_positions(hidden_BLD, start_BK), at_start, self.end_dense.bias)
+        end_BLF = functional.linear(hidden_BLD, at_end)
+        pair_BKLF = functional.gelu(start_BKF[:, :, None] + end_BLF[:, None])
+        end_BKL: Tensor = self.end(pair_BKLF).squeeze(-1) + outside_bias(answer_mask_BL)[:, None]
+        return end_BKL
+
+    def beam(self, hidden_BLD: Tensor, answer_mask_BL: Tensor, *, beam_size: int = 20) -> SpanBeam:
+        """For prediction: the best starts and, for each, the best ends."""
+        beam_size = min(beam_size, hidden_BLD.shape[1])
+        start_log_prob_BL = self.start_logits(hidden_BLD, answer_mask_BL).float().log_softmax(dim=-1)
+        start_log_prob_BK, start_index_BK = start_log_prob_BL.topk(beam_size)
+        end_logits_BKL = self.end_logits(hidden_BLD, answer_mask_BL, start_index_BK)
+        end_log_prob_BKK, end_index_BKK = end_logits_BKL.float().log_softmax(dim=-1).topk(beam_size)
+        return SpanBeam(start_log_prob_BK, start_index_BK, end_log_prob_BKK, end_index_BKK)
+
+
+class UnanswerableHead(nn.Module):
+    """[CLS] and the expected start -> one logit: above 0 the text seems to hold no answer."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = GlorotLinear(2 * config.hidden_size, SPAN_HIDDEN_SIZE)
+        self.output = GlorotLinear(SPAN_HIDDEN_SIZE, 1)
+
+    def forward(self, hidden_BLD: Tensor, start_logits_BL: Tensor) -> Tensor:
+        """Logits (B)."""
+        expected_BD = (start_logits_BL.softmax(dim=-1)[:, None] @ hidden_BLD).squeeze(1)
+        pair = torch.cat([hidden_BLD[:, 0], expected_BD], dim=-1)
+        logits_B: Tensor = self.output(functional.gelu(self.dense(pair))).squeeze(-1)
+        return logits_B

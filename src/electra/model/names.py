@@ -1,0 +1,237 @@
+"""Tensors and configs of transformers and of the original TensorFlow code <-> ours, by one table of names.
+
+Ours is the state dict of a pre-training model with the parts `generator`, `generator_head`, `discriminator`
+and `discriminator_head`. TensorFlow has all of it in one checkpoint, transformers a class for each encoder
+with its head.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from electra.errors import InputError
+from electra.model.sizes import EncoderConfig, transformers_obstacle
+
+Format = Literal["ours", "transformers", "tensorflow"]
+Part = Literal["discriminator", "generator"]
+
+
+class Names(NamedTuple):
+    """What one thing is called in each format. `{n}` is the number of a layer."""
+
+    ours: str
+    transformers: str
+    tensorflow: str
+
+
+def table(text: str) -> list[tuple[Names, str]]:
+    """The lines of a table: a module's three names, and its kind."""
+    return [(Names(*words[:3]), words[3]) for words in map(str.split, text.strip().splitlines())]
+
+
+# The tensors of a module by its kind. A kernel of TensorFlow is (in, out), a weight of the others (out, in).
+KINDS = {
+    "table": [Names(".weight", ".weight", "")],
+    "dense": [Names(".weight", ".weight", "/kernel"), Names(".bias", ".bias", "/bias")],
+    "norm": [Names(".weight", ".weight", "/gamma"), Names(".bias", ".bias", "/beta")],
+    "bias": [Names(".bias", ".bias", "")],
+}
+
+EMBEDDINGS = table("""
+embeddings.word_embeddings        embeddings.word_embeddings        embeddings/word_embeddings        table
+embeddings.position_embeddings    embeddings.position_embeddings    embeddings/position_embeddings    table
+embeddings.token_type_embeddings  embeddings.token_type_embeddings  embeddings/token_type_embeddings  table
+embeddings.norm                   embeddings.LayerNorm              embeddings/LayerNorm              norm
+projection                        embeddings_project                embeddings_project                dense
+""")
+
+LAYER_SCOPE = Names("layers.{n}.", "encoder.layer.{n}.", "encoder/layer_{n}/")
+LAYER = table("""
+attention.query      attention.self.query        attention/self/query        dense
+attention.key        attention.self.key          attention/self/key          dense
+attention.value      attention.self.value        attention/self/value        dense
+attention.output     attention.output.dense      attention/output/dense      dense
+attention_norm       attention.output.LayerNorm  attention/output/LayerNorm  norm
+feed_forward.inner   intermediate.dense          intermediate/dense          dense
+feed_forward.output  output.dense                output/dense                dense
+feed_forward_norm    output.LayerNorm            output/LayerNorm            norm
+""")
+
+# transformers' ElectraForPreTraining is our discriminator with its head, ElectraForMaskedLM our generator.
+ENCODER_SCOPE = {
+    "discriminator": Names("discriminator.", "electra.", "electra/"),
+    "generator": Names("generator.", "electra.", "generator/"),
+}
+HEADS = {
+    "discriminator": table("""
+discriminator_head.dense   discriminator_predictions.dense             discriminator_predictions/dense   dense
+discriminator_head.output  discriminator_predictions.dense_prediction  discriminator_predictions/dense_1 dense
+"""),
+    "generator": table("""
+generator_head.dense  generator_predictions.dense      generator_predictions/dense        dense
+generator_head.norm   generator_predictions.LayerNorm  generator_predictions/LayerNorm    norm
+generator_head        generator_lm_head                generator_predictions/output_bias  bias
+"""),
+}
+
+# Under task_specific/{task}/ in TensorFlow. In transformers only tagging has an equal: its classifier has one
+# layer more, and its start and end are stacked.
+TASK_HEADS = {
+    "ClassificationHead": table("output - dense dense"),
+    "RegressionHead": table("output - dense dense"),
+    "TaggingHead": table("output classifier dense dense"),
+    "SpanHead": table("start - dense dense\nend - dense_1 dense"),
+    "JointSpanHead": table("start - dense dense\nend_dense - qa_hidden dense\nend - dense_1 dense"),
+    "UnanswerableHead": table("dense - dense_2 dense\noutput - dense_3 dense"),
+}
+
+NO_SCOPE = Names("", "", "")
+
+# The tied table has a second name in transformers.
+TIED = Names("generator.embeddings.word_embeddings.weight", "generator_lm_head.weight", "")
+
+
+def tensors(modules: list[tuple[Names, str]], scope: Names = NO_SCOPE) -> Iterator[Names]:
+    """All tensors of some modules, under a scope."""
+    for names, kind in modules:
+        for suffix in KINDS[kind]:
+            yield Names(*("".join(parts) for parts in zip(scope, names, suffix, strict=True)))
+
+
+ENCODER = [*tensors(EMBEDDINGS), *tensors(LAYER, LAYER_SCOPE)]
+
+
+def part_table(part: Part) -> list[Names]:
+    """All tensors of one encoder with its head."""
+    scope = ENCODER_SCOPE[part]
+    encoder = [Names(*("".join(pair) for pair in zip(scope, names, strict=True))) for names in ENCODER]
+    return [*encoder, *tensors(HEADS[part])]
+
+
+MODEL = [*part_table("discriminator"), *part_table("generator")]
+
+
+def translate(name: str, names: list[Names], source: Format, target: Format) -> str:
+    """One tensor's name in another format."""
+    layer = re.search(r"(?<=layers\.)\d+|(?<=layer[._])\d+", name)
+    pattern = name if layer is None else f"{name[: layer.start()]}{{n}}{name[layer.end() :]}"
+    for row in names:
+        if getattr(row, source) == pattern:
+            found: str = getattr(row, target)
+            return found if layer is None else found.replace("{n}", layer[0])
+    raise InputError(f"{name!r} is not a tensor that an ELECTRA model has, by the names of {source}")
+
+
+def name_shared_once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our state dict with what both encoders share, embeddings or all, under the discriminator only."""
+    found: dict[str, Tensor] = {}
+    pair = any(name.startswith("discriminator.") for name in state)
+    for name, tensor in state.items():
+        twin = name.replace("generator.", "discriminator.", 1)
+        # A list of parameters without duplicates has them under whichever encoder comes first.
+        shared = name.startswith("generator.embeddings.") and pair and twin not in state
+        same = twin in state and state[twin].data_ptr() == tensor.data_ptr()
+        found[twin if shared or same else name] = tensor
+    return found
+
+
+def name_shared_twice(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same with what is shared under both encoders, as `load_state_dict` expects it."""
+    found = dict(state)
+    own_layers = any(name.startswith("generator.layers.") for name in state)
+    shared = "discriminator.embeddings." if own_layers else "discriminator."
+    if any(name.startswith(("generator.", "generator_head.")) for name in state):
+        for name, tensor in state.items():
+            if name.startswith(shared):
+                found.setdefault(name.replace("discriminator.", "generator.", 1), tensor)
+    return found
+
+
+def to_tensorflow(state: Mapping[str, Tensor], names: list[Names] = MODEL) -> dict[str, NDArray[np.float32]]:
+    """Our state dict as the variables of an original checkpoint."""
+    variables = {}
+    for ours, tensor in name_shared_once(state).items():
+        name = translate(ours, names, "ours", "tensorflow")
+        array = tensor.detach().float().cpu().numpy()
+        variables[name] = (array.T if name.endswith("kernel") else array).copy(order="C")
+    return variables
+
+
+def from_tensorflow(
+    variables: Mapping[str, NDArray[np.float32]], names: list[Names] = MODEL
+) -> dict[str, Tensor]:
+    """The variables of an original checkpoint, without its optimizer, as our state dict."""
+    state = {}
+    for name, array in variables.items():
+        if name == "global_step" or name.endswith(("/adam_m", "/adam_v")):
+            continue
+        layout = (array.T if name.endswith("kernel") else array).copy(order="C")
+        state[translate(name, names, "tensorflow", "ours")] = torch.from_numpy(layout)
+    return name_shared_twice(state)
+
+
+def to_transformers(state: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
+    """One part of our state dict as that of ElectraForPreTraining (discriminator) or ElectraForMaskedLM."""
+    names, scope = part_table(part), (f"{part}.", f"{part}_head.")
+    found = {
+        translate(ours, names, "ours", "transformers"): tensor
+        for ours, tensor in state.items()
+        if ours.startswith(scope)
+    }
+    if part == "generator":
+        found[TIED.transformers] = state[TIED.ours]
+    return found
+
+
+def from_transformers(state: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
+    """The state dict of ElectraForPreTraining or ElectraForMaskedLM as one part of ours."""
+    names = part_table(part)
+    return {
+        translate(name, names, "transformers", "ours"): tensor
+        for name, tensor in state.items()
+        if name not in (TIED.transformers, "electra.embeddings.position_ids")
+    }
+
+
+def encoder_to_transformers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of our Encoder as that of ElectraModel."""
+    return {translate(ours, ENCODER, "ours", "transformers"): tensor for ours, tensor in state.items()}
+
+
+def encoder_from_transformers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of ElectraModel or BertModel, alone or in a model with a head, as our Encoder's."""
+    bodies = [scope for scope in ("electra.", "bert.") if any(name.startswith(scope) for name in state)]
+    prefix = bodies[0] if bodies else ""
+    return {
+        translate(name.removeprefix(prefix), ENCODER, "transformers", "ours"): tensor
+        for name, tensor in state.items()
+        # A pooler is a head; position ids are no weights.
+        if name.startswith(prefix) and "pooler." not in name and not name.endswith(".position_ids")
+    }
+
+
+def to_transformers_config(config: EncoderConfig) -> dict[str, Any]:
+    """The values of an ElectraConfig, or an error that says why there is none."""
+    obstacle = transformers_obstacle(config)
+    if obstacle is not None:
+        raise InputError(obstacle)
+    values = dataclasses.asdict(config)
+    del values["position_embedding_type"]
+    return {**values, "model_type": "electra", "hidden_act": "gelu"}
+
+
+def from_transformers_config(values: Mapping[str, Any]) -> EncoderConfig:
+    """The config.json of an ELECTRA or BERT model as ours, or an error that names what we do not have."""
+    for key, only in (("hidden_act", "gelu"), ("position_embedding_type", "absolute"), ("is_decoder", False)):
+        if values.get(key, only) != only:
+            raise InputError(f"{key} is {values[key]!r}, only {only!r} can be imported")
+    known = {field.name for field in dataclasses.fields(EncoderConfig)}
+    # BERT has no embedding size of its own.
+    sizes = {"embedding_size": values["hidden_size"], **values}
+    return EncoderConfig(**{key: value for key, value in sizes.items() if key in known})

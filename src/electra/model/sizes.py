@@ -1,0 +1,144 @@
+"""A name such as "small" -> every size of an encoder, and of the generator that goes with it."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+from electra.errors import InputError
+
+Position = Literal["absolute", "rotary", "alibi"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """Sizes of one encoder, named as in transformers' ElectraConfig; the defaults are ELECTRA-small."""
+
+    vocab_size: int = 30522
+    """Number of token ids."""
+    embedding_size: int = 128
+    """Width of the embedding tables, which two encoders of different width may share."""
+    hidden_size: int = 256
+    """Width of the hidden states."""
+    num_hidden_layers: int = 12
+    """Number of transformer layers."""
+    num_attention_heads: int = 4
+    """Number of attention heads; they divide the hidden size among them."""
+    intermediate_size: int = 1024
+    """Width of the feed-forward layer."""
+    hidden_dropout_prob: float = 0.1
+    """Dropout of embeddings and of what each sub-layer adds, rounded to 1/256 on a CPU."""
+    attention_probs_dropout_prob: float = 0.1
+    """Dropout of the attention weights, rounded to 1/256 on a CPU."""
+    max_position_embeddings: int = 512
+    """Longest sequence, in tokens."""
+    type_vocab_size: int = 2
+    """Number of segments that can be told apart."""
+    initializer_range: float = 0.02
+    """Standard deviation of the truncated normal that weights start from."""
+    layer_norm_eps: float = 1e-12
+    """Added to the variance in every layer norm."""
+    position_embedding_type: Position = "absolute"
+    """How order is seen: learned table (the paper's), rotated queries and keys, or a bias to near tokens."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and not (isinstance(value, int) and value > 0):
+                raise InputError(f"{field.name} is {value!r}, expected a positive whole number")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, expected a probability from 0 to below 1")
+        for name in ("initializer_range", "layer_norm_eps"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}, expected a number above 0")
+        if self.position_embedding_type not in get_args(Position):
+            choices = ", ".join(get_args(Position))
+            raise InputError(
+                f"position_embedding_type is {self.position_embedding_type!r}, expected one of {choices}"
+            )
+        if self.hidden_size % self.num_attention_heads:
+            raise InputError(
+                f"hidden_size {self.hidden_size} cannot be divided among num_attention_heads "
+                f"{self.num_attention_heads}: choose a multiple"
+            )
+        if self.position_embedding_type == "rotary" and self.head_size % 2:
+            raise InputError(
+                f"rotary positions turn pairs of numbers: a head size of {self.head_size} is odd"
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """A named size with some values changed: `EncoderConfig.preset("small", vocab_size=8000)`."""
+        if name not in PRESETS:
+            raise InputError(f"there is no size {name!r}, expected one of {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[name], **changes})
+
+
+PRESETS: dict[str, dict[str, int]] = {
+    # For tests and first steps; the other three are the paper's.
+    "tiny": {
+        "num_hidden_layers": 2,
+        "embedding_size": 64,
+        "hidden_size": 128,
+        "intermediate_size": 512,
+        "num_attention_heads": 2,
+    },
+    "small": {
+        "num_hidden_layers": 12,
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_attention_heads": 4,
+    },
+    "base": {
+        "num_hidden_layers": 12,
+        "embedding_size": 768,
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+    },
+    "large": {
+        "num_hidden_layers": 24,
+        "embedding_size": 1024,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+    },
+}
+
+GENERATOR_WIDTH = {"tiny": 1 / 4, "small": 1 / 4, "base": 1 / 3, "large": 1 / 4}
+"""The generator's width as a fraction of the discriminator's, by size."""
+
+
+def generator_config(discriminator: EncoderConfig, *, width: float, depth: float = 1.0) -> EncoderConfig:
+    """A generator whose width and depth are fractions of the discriminator's; embeddings stay as wide."""
+    hidden_size = round(discriminator.hidden_size * width)
+    num_hidden_layers = round(discriminator.num_hidden_layers * depth)
+    if hidden_size < 1 or num_hidden_layers < 1:
+        raise InputError(
+            f"a generator of {width} of the width {discriminator.hidden_size} and {depth} of the depth "
+            f"{discriminator.num_hidden_layers} has nothing left: choose larger fractions"
+        )
+    return dataclasses.replace(
+        discriminator,
+        hidden_size=hidden_size,
+        num_hidden_layers=num_hidden_layers,
+        intermediate_size=round(discriminator.intermediate_size * width),
+        # As in the original: heads keep their size, so a narrow generator has fewer.
+        num_attention_heads=max(1, hidden_size // discriminator.head_size),
+    )
+
+
+def transformers_obstacle(config: EncoderConfig) -> str | None:
+    """Why transformers' ELECTRA classes cannot express this encoder, or None if they can."""
+    if config.position_embedding_type != "absolute":
+        return (
+            f"transformers' ELECTRA has learned absolute positions only, this encoder has "
+            f"position_embedding_type={config.position_embedding_type!r}"
+        )
+    return None
