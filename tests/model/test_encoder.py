@@ -39,6 +39,24 @@ def test_a_row_gives_the_same_alone_and_in_a_padded_batch(position, dtype, tiny)
             torch.testing.assert_close(padded[row, :length], other_padding[row, :length], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("position", POSITIONS)
+def test_computing_on_the_text_alone_changes_nothing(position, tiny, monkeypatch):
+    """Hidden states and all gradients, with and without removing padding between the attentions."""
+    encoder = seeded(dataclasses.replace(tiny, position_embedding_type=position))
+    ids = random_ids(tiny, 3, 16)
+    mask = (torch.arange(16) < torch.tensor([[16], [5], [1]])).long()
+    weight = torch.randn(3, 16, tiny.hidden_size) * mask[..., None]
+    results = []
+    for least_share in (2.0, 0.0):
+        monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", least_share)
+        encoder.zero_grad()
+        hidden = encoder(ids, attention_mask_BL=mask) * mask[..., None]
+        (hidden * weight).sum().backward()
+        results.append([hidden.detach(), *(parameter.grad.clone() for parameter in encoder.parameters())])
+    for padded, text_only in zip(*results, strict=True):
+        torch.testing.assert_close(text_only, padded, rtol=1e-4, atol=1e-5)
+
+
 def test_no_gradient_comes_from_padding(tiny):
     encoder = seeded(tiny)
     ids = torch.tensor([[5, 6, 7, 99, 99]])
@@ -60,7 +78,9 @@ def test_trace_ends_with_what_forward_gives(position, tiny):
     encoder = seeded(dataclasses.replace(tiny, position_embedding_type=position))
     ids, mask = random_ids(tiny, 2, 9), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
     trace = encoder.trace(ids, attention_mask_BL=mask)
-    torch.testing.assert_close(trace.hidden_NBLD[-1], encoder(ids, attention_mask_BL=mask), rtol=0, atol=1e-5)
+    is_text = mask.bool()
+    hidden = encoder(ids, attention_mask_BL=mask)
+    torch.testing.assert_close(trace.hidden_NBLD[-1][is_text], hidden[is_text], rtol=0, atol=1e-5)
     assert len(trace.map_NBHLL) == len(trace.hidden_NBLD) == tiny.num_hidden_layers
     for weights in trace.map_NBHLL:
         torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, tiny.num_attention_heads, 9))
