@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from electra.text.tokenizer import load
 
 from electra import files
 from electra.cli import main
 from electra.text import shards
 from electra.text.rows import KIND, Rows
+from electra.text.tokenizer import load
 
 WORDS = [
     *("the", "a", "of", "to", "in", "and", "is", "was", "river", "mountain", "city", "language", "model"),

@@ -87,6 +87,8 @@ def summary(prepared: Prepared) -> str:
     }
     table = [f"  {name:<11} {value}" for name, value in lines.items()]
     problems = [f"  unreadable  {describe(problem)}" for problem in prepared.problems]
+    if not valid["rows"]:
+        problems.append("  note        no document is held out for evaluation: raise --valid_fraction")
     return "\n".join([*table, *problems, "", *_examples(prepared.folder)])
 
 

@@ -13,7 +13,7 @@ from electra.errors import import_extra
 from electra.text.sources import Compression
 from electra.text.tally import Reading
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
 # A zstandard step is decompressed at once, and 128 KiB may be packed into 4 bytes: small steps bound memory.
 _STEP_BYTES = {"none": PIECE_BYTES, "gzip": 1 << 16, "xz": 1 << 16, "zstd": 1 << 12}
 _XZ_MEMORY = 1 << 29

@@ -12,6 +12,7 @@ from typing import IO
 
 from electra import files
 from electra.errors import InputError
+from electra.progress import Progress
 from electra.text import builtin
 from electra.text.reader import read_documents
 from electra.text.sources import Source, find_sources
@@ -127,6 +128,8 @@ def _identity(source: Source) -> bytes:
 
 
 def _write_builtin(file: IO[bytes], text_field: str, workers: int) -> None:
-    for passage in builtin.passages(workers=workers):
-        row = {text_field: passage.text, "package": passage.package, "origin": passage.origin}
-        file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+    with Progress("Python's documentation", total=0, unit="passages") as progress:
+        for number, passage in enumerate(builtin.passages(workers=workers), start=1):
+            row = {text_field: passage.text, "package": passage.package, "origin": passage.origin}
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            progress.update(number)

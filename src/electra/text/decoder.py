@@ -10,6 +10,7 @@ import threading
 from electra.text.encoding import STATEFUL, NotTextError, check_encoding, check_text, detect, num_non_ascii
 
 SAMPLE_BYTES = 1 << 20
+_WITH_MARK = {"utf-16": codecs.BOM_UTF16_BE, "utf-32": codecs.BOM_UTF32_BE}
 _ENOUGH = 64
 """Non-ASCII bytes that an encoding is settled on for the rest of the file."""
 
@@ -26,9 +27,15 @@ codecs.register_error("electra.count", _replace)
 
 
 def decode_utf8(data: bytes) -> tuple[str, int]:
-    """A text that is whole, and how many of its bytes were replaced."""
-    _replaced.bytes = 0
-    return data.decode("utf-8", "electra.count"), _replaced.bytes
+    """A text that is given whole, and how many of its bytes were replaced or removed."""
+    _replaced.bytes = data.count(0)
+    text = data.replace(b"\0", b"").decode("utf-8", "electra.count")
+    return without_marks(text), _replaced.bytes
+
+
+def without_marks(text: str) -> str:
+    """A byte order mark is no text wherever it stands: files with one each get concatenated."""
+    return text.replace("\ufeff", "") if "\ufeff" in text else text
 
 
 class Decoder:
@@ -39,11 +46,14 @@ class Decoder:
         self.replaced_bytes = 0
         self._stream: codecs.IncrementalDecoder | None = None
         self._held = bytearray()
+        self._has_nuls = False
         self._next_sample = self._given_encoding if encoding else self._first_sample
 
     def decode(self, data: bytes, *, final: bool = False) -> str:
         """The text of the next bytes, as far as it is certain. NotTextError comes before any text."""
         texts = []
+        # Searched in the bytes: in text with wide characters, where zeros abound, it would take long.
+        self._has_nuls = self._has_nuls or b"\0" in data
         if self._stream is None:
             self._held += data
             data = b""
@@ -55,13 +65,20 @@ class Decoder:
                 self._held.clear()
         if self._stream is not None:
             texts.append(self._decoded(self._stream, data, final=final))
-        # A mark is no text wherever it stands: files with one each get concatenated.
-        return self._without_nuls("".join(texts)).replace("\ufeff", "")
+        text = "".join(texts)
+        if self._has_nuls:
+            self.replaced_bytes += text.count("\0")
+            text = text.replace("\0", "")
+        return without_marks(text)
 
     def _given_encoding(self, sample: bytes) -> str:
         assert self.encoding is not None
-        check_text(sample.decode(self.encoding, "replace").encode("utf-8", "replace"))
-        self._stream = _incremental(self.encoding)
+        encoding = self.encoding
+        if encoding in _WITH_MARK:
+            # Python refuses them without a mark, which is what makes people name an encoding.
+            encoding += "-be" if sample.startswith(_WITH_MARK[encoding]) else "-le"
+        check_text(sample.decode(encoding, "replace").encode("utf-8", "replace"))
+        self._stream = _incremental(encoding)
         return ""
 
     def _first_sample(self, sample: bytes) -> str:
@@ -93,12 +110,6 @@ class Decoder:
         text = stream.decode(data, final)
         self.replaced_bytes += _replaced.bytes
         return text
-
-    def _without_nuls(self, text: str) -> str:
-        if "\0" not in text:
-            return text
-        self.replaced_bytes += text.count("\0")
-        return text.replace("\0", "")
 
 
 def _incremental(encoding: str) -> codecs.IncrementalDecoder:

@@ -12,7 +12,6 @@ from electra.text.tally import Tally
 DOCUMENT_LIMIT = 4 << 20
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _SOLID = re.compile(r"\S")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def utf8_size(text: str) -> int:
@@ -20,23 +19,14 @@ def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def cleaned(text: str, tally: Tally, *, escape_bytes: int) -> str:
-    """A stored text with "\\n" line ends and without NULs, lone surrogates and byte order marks."""
-    bad = text.count("\0")
-    if bad:
-        text = text.replace("\0", "")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text, num_replaced = _SURROGATE.subn("\ufffd", text)
-        bad += num_replaced
-    tally.replaced_bytes += bad * escape_bytes
-    return text.replace("\ufeff", "").replace("\r\n", "\n").replace("\r", "\n")
+def unix_lines(text: str) -> str:
+    """The same text with "\\n" line ends."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def whole_document(text: str, tally: Tally) -> Iterator[str]:
-    """One text as one document, or as several if it is too long."""
-    parts, rest = _overflow(text.strip())
+    """A stored text as one document, or as several if it is too long."""
+    parts, rest = _overflow(unix_lines(text).strip())
     tally.documents_split += bool(parts)
     yield from parts
     if rest:
@@ -45,32 +35,35 @@ def whole_document(text: str, tally: Tally) -> Iterator[str]:
 
 def split_documents(pieces: Iterable[str], tally: Tally) -> Iterator[str]:
     """The documents between blank lines, in constant memory and whatever the pieces."""
-    open_document = ""
+    open_parts: list[str] = []
     is_split = on_blank_line = False
     for piece in pieces:
         rest = piece
-        if open_document and on_blank_line:
+        if open_parts and on_blank_line:
             # The line so far may be blank in full: its end decides, which may be many pieces away.
             line, line_end, others = piece.partition("\n")
             if line_end and not line.strip():
-                yield open_document.rstrip()
-                open_document, is_split, rest = "", False, others
+                yield "".join(open_parts).rstrip()
+                open_parts, is_split, rest = [], False, others
         *ended, rest = _BLANK_LINES.split(rest)
         for text in ended:
-            parts, last = _overflow(open_document + text if open_document else text.lstrip())
+            parts, last = _overflow("".join([*open_parts, text]).strip())
             tally.documents_split += bool(parts) and not is_split
             yield from parts
-            if last := last.rstrip():
+            if last:
                 yield last
-            open_document, is_split = "", False
+            open_parts, is_split = [], False
         line_start = rest.rfind("\n") + 1
         on_blank_line = (on_blank_line or line_start > 0) and not rest[line_start:].strip()
-        parts, open_document = _overflow(open_document + rest if open_document else rest.lstrip())
-        tally.documents_split += bool(parts) and not is_split
-        is_split = is_split or bool(parts)
-        yield from parts
-    if open_document := open_document.rstrip():
-        yield open_document
+        if rest := rest if open_parts else rest.lstrip():
+            open_parts.append(rest)
+        if sum(map(len, open_parts)) > DOCUMENT_LIMIT:
+            parts, last = _overflow("".join(open_parts))
+            tally.documents_split += bool(parts) and not is_split
+            open_parts, is_split = [last], is_split or bool(parts)
+            yield from parts
+    if open_parts:
+        yield "".join(open_parts).rstrip()
 
 
 def _overflow(text: str) -> tuple[list[str], str]:

@@ -6,7 +6,6 @@ the characters that are frequent in what people write in them, and beyond these 
 
 import codecs
 import re
-from collections import Counter
 
 import charset_normalizer
 
@@ -26,8 +25,9 @@ _NOT_FOR_FILES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-e
 _ASCII = bytes(range(128))
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\v\f\r\b\x1a\x1b"})
 _NON_ASCII = re.compile(rb"[\x80-\xff]")
+_ISO_2022 = re.compile(rb"\x1b\$[@B](?:[!-~]{2})+\x1b\(")
 _LONG_RUNS = re.compile(rb"[\x80-\xff]{3,}")
-_TELLING_BYTES = 16_384
+_TELLING_BYTES = 8192
 _FEW = 64
 
 _KANA = "".join(map(chr, range(0x3041, 0x30FF))) + "、。「」"
@@ -89,7 +89,7 @@ class NotTextError(ValueError):
 def check_encoding(name: str) -> str:
     """Python's name of an encoding, or an error if there is none or if files are not written in it."""
     try:
-        b"".decode(name)
+        b"text".decode(name, "replace")
         known = codecs.lookup(name).name
     except (LookupError, ValueError):
         known = None
@@ -110,10 +110,10 @@ def detect(sample: bytes) -> str:
     for bom, marked in _BOMS:
         if sample.startswith(bom):
             return marked
-    if encoding := _evident_utf16(sample):
+    if b"\0" in sample and (encoding := _evident_utf16(sample)):
         return encoding
     check_text(sample)
-    if b"\x1b$" in sample and sample.isascii():
+    if sample.isascii() and _ISO_2022.search(sample):
         return "iso2022_jp_ext"
     if not (non_ascii := num_non_ascii(sample)):
         return "utf-8"
@@ -122,7 +122,7 @@ def detect(sample: bytes) -> str:
     if valid >= 2 * (non_ascii - valid):
         return "utf-8"
     telling = _telling_part(sample)
-    if encoding := _frequent_characters(telling) or _charset_normalizer(telling):
+    if encoding := _evident_utf16(sample) or _frequent_characters(telling) or _charset_normalizer(telling):
         return encoding
     if non_ascii < _FEW and non_ascii * 10 < len(sample):
         return "utf-8"
@@ -138,8 +138,6 @@ def check_text(sample: bytes) -> None:
 
 def _evident_utf16(sample: bytes) -> str | None:
     """UTF-16 without a mark: only one byte order has spaces and other frequent characters."""
-    if b"\0" not in sample:
-        return None
     blanks: dict[str, int] = {}
     for encoding in ("utf-16-le", "utf-16-be"):
         text = sample.decode(encoding, "replace")
@@ -147,7 +145,7 @@ def _evident_utf16(sample: bytes) -> str | None:
     encoding, other = sorted(blanks, key=lambda name: -blanks[name])
     text = sample.decode(encoding, "ignore")
     if (
-        blanks[encoding] <= max(20 * blanks[other], len(text) / 200)
+        blanks[encoding] <= max(20 * blanks[other], len(text) / 32)
         or len(text.encode(encoding)) < len(sample) - 3
     ):
         return None
@@ -177,10 +175,10 @@ def _frequent_characters(telling: bytes) -> str | None:
     candidates = _WIDE + (_WORDS if 3 * runs > num_non_ascii(telling) else _LETTERS)
     best, best_score = None, _CONFIDENT
     for encoding, frequent, usual_share in candidates:
-        counts = Counter(telling.decode(encoding, "replace"))
-        total = sum(count for character, count in counts.items() if character > "\x7f")
-        score = sum(counts[character] for character in frequent) / (total * usual_share)
-        if score > best_score and counts["\ufffd"] * 20 <= total:
+        text = telling.decode(encoding, "replace")
+        total = len(text) - len(text.encode("ascii", "ignore"))
+        score = sum(map(text.count, frequent)) / (total * usual_share)
+        if score > best_score and text.count("\ufffd") * 20 <= total:
             best, best_score = encoding, score
     return best
 

@@ -1,8 +1,10 @@
 """Text in pieces, one JSON object a line -> the text field of every object."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 
+from electra.text.decoder import without_marks
 from electra.text.documents import utf8_size
 from electra.text.tally import Reading
 
@@ -12,6 +14,9 @@ LINE_LIMIT = 64 << 20
 # Whole numbers of any length are no reason to refuse a row whose text is sound: Python's int has a limit.
 _DECODER = json.JSONDecoder(parse_int=float)
 _NUM_NAMES_SHOWN = 10
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+# Such as \ud800.
+_ESCAPE_BYTES = 6
 
 
 class BadRowError(ValueError):
@@ -22,7 +27,7 @@ def read_json_lines(pieces: Iterable[str], text_field: str, reading: Reading) ->
     """The texts as they are stored; a line without one is a problem, a blank line is none."""
     is_first = True
     for number, line in _lines(pieces, reading):
-        if not line or line.isspace():
+        if line.isspace():
             continue
         if is_first and (line.lstrip().startswith("[") or line.strip() == "{"):
             reason = (
@@ -32,7 +37,9 @@ def read_json_lines(pieces: Iterable[str], text_field: str, reading: Reading) ->
             return
         is_first = False
         try:
-            yield field_text(_parsed(line), text_field)
+            text = field_text(_parsed(line), text_field)
+            # Only an escape can stand for what the file itself cannot hold.
+            yield without_bad_characters(text, reading) if "\\u" in line else text
         except BadRowError as error:
             reading.bad_row(str(error), line=number, lost=utf8_size(line))
 
@@ -47,6 +54,13 @@ def field_text(row: object, text_field: str) -> str:
     if not isinstance(text, str):
         raise BadRowError(f"field {text_field!r} is a {_kind(text)}, expected a string")
     return text
+
+
+def without_bad_characters(text: str, reading: Reading) -> str:
+    """The text with lone surrogates replaced, and without NULs and byte order marks."""
+    text, num_replaced = _SURROGATE.subn("\ufffd", text)
+    reading.tally.replaced_bytes += (num_replaced + text.count("\0")) * _ESCAPE_BYTES
+    return without_marks(text.replace("\0", ""))
 
 
 def missing_field(names: list[str], text_field: str) -> str:
@@ -71,15 +85,16 @@ def _parsed(line: str) -> object:
 
 
 def _lines(pieces: Iterable[str], reading: Reading) -> Iterator[tuple[int, str]]:
-    """Numbered lines. One beyond the limit is passed over without being kept."""
+    """Numbered lines, empty ones left out. One beyond the limit is passed over without being kept."""
     number = 1
     parts: list[str] = []
     size = 0
     for piece in pieces:
         *ended, rest = piece.split("\n")
         for end in ended:
-            if not parts and not size and len(end) * 4 <= LINE_LIMIT:
-                yield number, end
+            if not size and len(end) * 4 <= LINE_LIMIT:
+                if end:
+                    yield number, end
             else:
                 yield from _line(number, [*parts, end], size + utf8_size(end), reading)
                 parts, size = [], 0
@@ -97,5 +112,5 @@ def _line(number: int, parts: list[str], size: int, reading: Reading) -> Iterato
     if size > LINE_LIMIT:
         reason = f"a line of {size:,} bytes, at most {LINE_LIMIT:,} are read"
         reading.bad_row(reason, line=number, lost=size)
-    else:
+    elif size:
         yield number, "".join(parts)

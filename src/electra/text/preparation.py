@@ -15,6 +15,7 @@ from electra.errors import InputError
 from electra.text import tokenizer as tokenizers
 from electra.text.corpus import STDIN, open_corpus
 from electra.text.dataset import Assembly, DatasetConfig
+from electra.text.quarantine import QUARANTINE
 from electra.text.rows import KIND
 from electra.text.tally import Problem
 
@@ -54,6 +55,10 @@ def prepare(config: DatasetConfig, out: Path, *, workers: int, max_bad_fraction:
                 max_bad_fraction=max_bad_fraction,
             )
             prepared = _run(assembly, out, plan)
+        except InputError:
+            if not _num_receipts(work) and not _has_quarantine(data):
+                shutil.rmtree(unfinished)
+            raise
         except KeyboardInterrupt as interruption:
             raise KeyboardInterrupt(
                 f"{_num_receipts(work)} finished shards are kept in {unfinished}; "
@@ -89,6 +94,11 @@ def _settings(config: DatasetConfig) -> dict[str, Any]:
 
 def _num_receipts(work: Path) -> int:
     return len(list((work / "receipts").glob("*.json")))
+
+
+def _has_quarantine(data: Path) -> bool:
+    path = data / QUARANTINE
+    return path.exists() and path.stat().st_size > 0
 
 
 def _begin(unfinished: Path, plan: dict[str, Any]) -> tuple[Path, Path]:

@@ -57,7 +57,9 @@ _INLINE = [
     (re.compile(r"\s+"), " "),
     (re.compile(r" +([.,;:)](?:\s|$))"), r"\1"),
 ]
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!cf\.)(?<!vs\.)\s+(?=[A-Z\"'(])")
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!e\.g\.)(?<!i\.e\.)(?<!cf\.)(?<!vs\.)\s+(?=[A-Z\"'(])"
+)
 _UNREADABLE = re.compile(
     r"\\[A-Za-z({\[]|\$|[_^]\{|\{\w*\}|`|\]_| \[\d+\]|https?:|www\.|arXiv|\w@\w+[.-]\w|::=|\S{60}|"
     r"doctest|flake8|noqa|pylint|type: ?ignore|[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]"

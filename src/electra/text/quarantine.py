@@ -47,9 +47,9 @@ class Quarantine:
         if share > max_bad_fraction:
             examples = "".join(f"\n  {describe(problem)}" for problem in self.first)
             raise InputError(
-                f"{share:.1%} of the input's bytes could not be read ({self.num_problems} problems, "
-                f"{tally.replaced_bytes} replaced bytes), more than max_bad_fraction {max_bad_fraction:.1%}; "
-                f"all problems are listed in {self._path}{examples}"
+                f"{share:.1%} of the input's bytes could not be read (problems: {self.num_problems}, "
+                f"replaced bytes: {tally.replaced_bytes}), more than max_bad_fraction "
+                f"{max_bad_fraction:.1%}; all problems are listed in {self._path}{examples}"
             )
 
 

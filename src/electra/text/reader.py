@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from electra.text.compression import PIECE_BYTES, read_pieces
 from electra.text.decoder import Decoder
-from electra.text.documents import cleaned, split_documents, utf8_size, whole_document
+from electra.text.documents import split_documents, utf8_size, whole_document
 from electra.text.encoding import NotTextError, check_encoding
 from electra.text.jsonlines import read_json_lines
 from electra.text.sources import Source, require_extras
@@ -13,9 +13,6 @@ from electra.text.tables import open_dataset, read_parquet
 from electra.text.tally import Problem, Reading, Tally
 
 __all__ = ["Problem", "Tally", "read_documents"]
-
-# What NUL and lone surrogates are in JSON: \u0000, \ud800.
-_JSON_ESCAPE_BYTES = 6
 
 
 def read_documents(
@@ -36,16 +33,15 @@ def read_documents(
         check_encoding(encoding)
     reading = Reading(source=source, tally=tally, quarantine=quarantine)
     if source.format == "hf":
-        documents = _rows(open_dataset(text_field, reading), tally, escape_bytes=1)
+        documents = _rows(open_dataset(text_field, reading), tally)
     elif source.format == "parquet":
-        documents = _rows(read_parquet(text_field, reading), tally, escape_bytes=1)
+        documents = _rows(read_parquet(text_field, reading), tally)
     else:
         pieces = _decoded(read_pieces(reading, piece_bytes=_piece_bytes), encoding, reading)
         if source.format == "text":
             documents = split_documents(pieces, tally)
         else:
-            rows = read_json_lines(pieces, text_field, reading)
-            documents = _rows(rows, tally, escape_bytes=_JSON_ESCAPE_BYTES)
+            documents = _rows(read_json_lines(pieces, text_field, reading), tally)
     return _counted(documents, reading)
 
 
@@ -60,23 +56,23 @@ def _counted(documents: Iterable[str], reading: Reading) -> Iterator[str]:
     tally.source_bytes = max(tally.source_bytes, end)
 
 
-def _rows(texts: Iterable[str], tally: Tally, *, escape_bytes: int) -> Iterator[str]:
+def _rows(texts: Iterable[str], tally: Tally) -> Iterator[str]:
     for text in texts:
-        yield from whole_document(cleaned(text, tally, escape_bytes=escape_bytes), tally)
+        yield from whole_document(text, tally)
 
 
 def _decoded(pieces: Iterable[bytes], encoding: str | None, reading: Reading) -> Iterator[str]:
     """Text with "\\n" line ends; nothing but a problem if the file is no text."""
     decoder = Decoder(encoding)
     line_ends = io.IncrementalNewlineDecoder(decoder=None, translate=True)
-    replaced = 0
+    has_returns, replaced = False, 0
     try:
         for piece, final in _with_end(pieces):
             text = decoder.decode(piece, final=final)
             reading.tally.replaced_bytes += decoder.replaced_bytes - replaced
             replaced = decoder.replaced_bytes
-            if text or final:
-                yield line_ends.decode(text, final)
+            has_returns = has_returns or "\r" in text
+            yield line_ends.decode(text, final) if has_returns else text
     except NotTextError as error:
         reading.problem(str(error), lost=reading.source.bytes)
         return

@@ -186,7 +186,7 @@ class _Search:
         # A link to nowhere is kept, for the reader to report. A pipe or device in a folder would block it.
         if format_ is None or not (entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists())):
             self.found.skipped[_suffix(entry.name)] += 1
-        elif entry.is_symlink():
+        elif entry.is_symlink() and entry.is_file():
             yield from self._named(entry.path)
         elif f"{folder}/{entry.name}" in self.files:
             self.repeats += 1

@@ -9,7 +9,7 @@ from typing import IO, Any
 from electra.errors import InputError, import_extra
 from electra.text.compression import read_pieces
 from electra.text.decoder import decode_utf8
-from electra.text.jsonlines import BadRowError, field_text, missing_field
+from electra.text.jsonlines import BadRowError, field_text, missing_field, without_bad_characters
 from electra.text.tally import Reading
 
 _BATCH_ROWS = 256
@@ -126,7 +126,7 @@ def _dataset_rows(dataset: Any, text_field: str, reading: Reading) -> Iterator[s
     try:
         for number, row in enumerate(dataset, start=1):
             try:
-                yield field_text(row, text_field)
+                yield without_bad_characters(field_text(row, text_field), reading)
             except BadRowError as error:
                 reading.bad_row(str(error), line=number)
     except Exception as error:

@@ -3,13 +3,14 @@
     tokenizer = train(texts, TokenizerConfig())     or     load("folder, tokenizer.json or vocab.txt")
     encoded = tokenizer.encode(["a line", "another"])        # encoded.ids, encoded.lengths
 
-Ids agree with the authors' tokenizer but for private-use characters, which are dropped here; a Greek Σ at
-the end of a word, which becomes σ and not ς; and characters younger than Unicode 8, or than Python's tables.
+Ids agree with the authors' tokenizer but for private-use characters, which are dropped here; a capital Σ at
+the end of a word, which becomes σ and not ς; U+2B820 to U+2B91F, not taken for Chinese; and some characters
+of the last Unicode versions, which the two know differently.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,21 +40,28 @@ class Encoded(NamedTuple):
         return np.split(self.ids, np.cumsum(self.lengths)[:-1]) if len(self.lengths) else []
 
 
-class WordMemory(dict[str, bytes]):
-    """Word -> its ids as bytes, for the words met lately."""
+class WordMemory:
+    """The ids, as bytes, of the words met lately."""
 
     # Frequent punctuation is parted from the words before they are looked up: fewer words to remember.
     PUNCTUATION = ',.()"-:;、。'
     WORDS_PER_LINE = 100
     MAX_SIZE = 2**23  # in characters, a word counting 16 more: about 60 MB
+    TRIAL = 2_000_000  # characters
+    MAX_NEW_SHARE = 0.35
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        super().__init__()
+        self.ids: dict[str, bytes] = {}
         self._backend = backend
-        self._size = 0
+        self._size = self._seen = self._new = 0
+
+    def pays(self) -> bool:
+        """Whether words come again often enough; in Japanese the text between two marks is mostly new."""
+        return self._seen < self.TRIAL or self._new < self.MAX_NEW_SHARE * self._seen
 
     def split(self, text: str) -> list[str]:
-        """Cut a text into words that are all remembered or not yet."""
+        """Cut a text into the words to look up."""
+        self._seen += len(text)
         for mark in self.PUNCTUATION:
             text = text.replace(mark, f" {mark} ")
         return text.split(" ")
@@ -61,22 +69,31 @@ class WordMemory(dict[str, bytes]):
     def learn(self, words: set[str]) -> None:
         """Encode the words that are new, many in one line: the call costs more than a word."""
         if self._size > self.MAX_SIZE:  # The frequent words will be back at once.
-            self.clear()
+            self.ids.clear()
             self._size = 0
-        new = [",", *words.difference(self, ",")]
-        self._size += sum(map(len, new)) + 16 * len(new)
-        # No other word holds a comma, so its id marks where one word ends and the next begins.
-        groups = [new[first : first + self.WORDS_PER_LINE] for first in range(1, len(new), self.WORDS_PER_LINE)]
-        lines = self._backend.encode_batch_fast([",", *map(",".join, groups)], add_special_tokens=False)
-        comma = np.array(lines[0].ids, np.uint32)
-        self[","] = comma.tobytes()
-        for group, line in zip(groups, lines[1:], strict=True):
-            ids = np.array(line.ids, np.uint32)
-            stops = np.flatnonzero(ids == comma) * ids.itemsize
-            starts = [0, *(stops + ids.itemsize).tolist()]
-            encoded = ids.tobytes()
-            pieces = (encoded[start:stop] for start, stop in zip(starts, [*stops.tolist(), None], strict=True))
-            self.update(zip(group, pieces, strict=True))
+        new = list(words.difference(self.ids) - {","})
+        characters = sum(map(len, new))
+        self._new += characters
+        self._size += characters + 16 * len(new)
+        groups = [
+            new[first : first + self.WORDS_PER_LINE] for first in range(0, len(new), self.WORDS_PER_LINE)
+        ]
+        lines = [",", *map(",".join, groups)]
+        encoded = [line.ids for line in self._backend.encode_batch_fast(lines, add_special_tokens=False)]
+        comma = encoded[0][0]
+        self.ids[","] = np.uint32(comma).tobytes()
+        for group, ids in zip(groups, encoded[1:], strict=True):
+            self.ids.update(zip(group, split_at(comma, np.array(ids, np.uint32)), strict=True))
+
+
+def split_at(separator: int, ids: np.ndarray) -> Iterator[bytes]:
+    """The bytes between the separators. Only the commas between words become the id of the comma."""
+    encoded = ids.tobytes()
+    start = 0
+    for stop in (np.flatnonzero(ids == separator) * ids.itemsize).tolist():
+        yield encoded[start:stop]
+        start = stop + ids.itemsize
+    yield encoded[start:]
 
 
 class Tokenizer:
@@ -107,11 +124,11 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Token ids without special tokens."""
-        if self._memory is None:
+        if self._memory is None or not self._memory.pays():
             return self.encode_plainly(texts)
         words = [self._memory.split(text) for text in texts]
         self._memory.learn(set().union(*words))
-        encoded = [b"".join(map(self._memory.__getitem__, of_text)) for of_text in words]
+        encoded = [b"".join(map(self._memory.ids.__getitem__, of_text)) for of_text in words]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded)) // np.dtype(np.uint32).itemsize
         return Encoded(np.frombuffer(b"".join(encoded), np.uint32), lengths)
 
@@ -199,11 +216,13 @@ def words_are_independent(parts: dict[str, Any]) -> bool:
     The BERT normaliser maps character by character and decomposes, which never reaches across ASCII or the
     CJK comma and full stop; the BERT pre-tokenizer cuts there anyway; WordPiece sees one word at a time.
     Special tokens are not searched for in text; other added tokens would be, and could hold a space.
+    The memory of words parts them by commas, which the vocabulary must therefore know.
     """
     return (
         (parts["normalizer"] or {}).get("type") == "BertNormalizer"
         and (parts["pre_tokenizer"] or {}).get("type") == "BertPreTokenizer"
         and parts["model"]["type"] == "WordPiece"
+        and "," in parts["model"]["vocab"]
         and all(token["special"] for token in parts["added_tokens"])
     )
 

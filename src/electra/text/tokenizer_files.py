@@ -53,6 +53,12 @@ def read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
     entries = tokenizer.get_vocab(with_added_tokens=True)
     check_special_tokens(path, entries)
     check_ids(path, entries)
+    for token in content.get("added_tokens") or []:
+        number = entries[token["content"]]
+        if token["id"] != number:  # The library renumbers such a token without a word.
+            raise InputError(
+                f"{path}, added_tokens: {token['content']!r} has id {token['id']}, expected {number}"
+            )
     check_model(path, json.loads(tokenizer.to_str())["model"], unk_id=entries["[UNK]"])
     return tokenizer
 

@@ -1,0 +1,184 @@
+import gzip
+import json
+import random
+import zipfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from electra.errors import InputError
+from electra.text import encoding
+from electra.text.encoding import NotTextError, check_encoding, detect
+
+FRENCH = (
+    "L'été dernier, nous avons traversé la forêt où les chênes étaient déjà dorés ; ça sentait la pluie.\n"
+)
+GERMAN = "Über den Dächern lag früh ein grauer Nebel, und die müden Straßenbahnfahrer hörten schöne Lieder.\n"
+POLISH = "Wczoraj późno poszliśmy nad rzekę, gdzie dzieci bawiły się łódką, a ścieżka wiodła przez łąkę.\n"
+CZECH = (
+    "Včera večer jsme šli k řece, kde si děti hrály s loďkou; později bylo už velmi pozdě a tiše sněžilo.\n"
+)
+TURKISH = "Yaşlı çiftçi ağacın gölgesinde oturuyordu; çocuklar şarkı söylüyor, kuşlar uçuyordu.\n"
+RUSSIAN = "Прошлым летом мы долго шли через старый лес, где пахло смолой, и дед рассказывал о войне.\n"
+UKRAINIAN = "Минулого літа ми довго йшли через старий ліс, і його ніхто не бачив біля річки.\n"
+GREEK = "Το περασμένο καλοκαίρι περπατήσαμε στο παλιό δάσος και κανείς δεν ήθελε να κοιμηθεί.\n"
+HEBREW = "בקיץ שעבר הלכנו דרך יער עתיק שבו צמחו עצים גבוהים ואיש לא רצה לישון.\n"
+ARABIC = "في الصيف الماضي مشينا عبر غابة قديمة فيها أشجار عالية كثيرة قرب النهر.\n"
+THAI = "เมื่อฤดูร้อนปีที่แล้วเราเดินผ่านป่าเก่าแก่ที่มีต้นไม้สูงใหญ่มากมาย\n"
+JAPANESE = "去年の夏、私たちは古い森を歩いた。夜になると祖父が火のそばで橋を作ったころの話をしてくれた。\n"
+KOREAN = "지난 여름 우리는 오래된 숲을 지나 걸었다. 저녁에는 할아버지가 다리를 놓던 이야기를 들려주었다.\n"
+CHINESE = "去年夏天，我们走过一片古老的森林。晚上，爷爷在火边讲他年轻时的故事，没有人想去睡觉。\n"
+TRADITIONAL = "去年夏天，我們走過一片古老的森林。晚上，爺爺在火邊講他年輕時的故事，沒有人想去睡覺。\n"
+ENGLISH = "Plain words in plain letters, line after line, as most files in the world begin.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "encodings"),
+    [
+        (FRENCH, ["latin-1", "cp1252", "mac_roman", "cp850"]),
+        (GERMAN, ["latin-1", "cp1252"]),
+        (POLISH, ["cp1250", "iso8859_2"]),
+        (CZECH, ["cp1250", "iso8859_2"]),
+        (TURKISH, ["cp1254"]),
+        (RUSSIAN, ["cp1251", "koi8_r", "cp866", "iso8859_5"]),
+        (UKRAINIAN, ["cp1251", "koi8_u"]),
+        (GREEK, ["cp1253"]),
+        (HEBREW, ["cp1255"]),
+        (ARABIC, ["cp1256"]),
+        (THAI, ["cp874"]),
+        (JAPANESE, ["cp932", "shift_jis", "euc_jp", "iso2022_jp", "utf-16-le", "utf-16-be"]),
+        (KOREAN, ["cp949", "euc_kr", "utf-16-le", "utf-16-be"]),
+        (CHINESE, ["gb18030", "gbk", "gb2312"]),
+        (TRADITIONAL, ["big5", "cp950", "big5hkscs"]),
+        (ENGLISH, ["ascii", "utf-16-le", "utf-16-be"]),
+    ],
+)
+def test_old_encodings_read_right(text, encodings):
+    for name in encodings:
+        for sample in (text, ENGLISH * 200 + text * 3, text * 30):
+            data = sample.encode(name)
+            # Another name is as good if it gives the same text.
+            assert data.decode(detect(data)) == sample, (name, detect(data))
+
+
+@pytest.mark.parametrize("text", [FRENCH, JAPANESE, KOREAN, RUSSIAN, ENGLISH])
+@pytest.mark.parametrize("name", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_decides(text, name):
+    data = text.encode(name)
+    assert data.decode(detect(data)) == "\ufeff" + text
+    swapped = ("\ufeff" + text).encode(name.removesuffix("-sig") + ("-be" if name != "utf-8-sig" else ""))
+    assert swapped.decode(detect(swapped)) == "\ufeff" + text
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=50))
+def test_valid_utf8_is_utf8_whatever_the_characters(text):
+    data = text.removeprefix("\ufeff").encode()
+    assert detect(data) == "utf-8"
+
+
+@pytest.mark.parametrize("text", [FRENCH, JAPANESE, KOREAN, RUSSIAN])
+def test_utf8_stays_utf8_wherever_the_sample_ends(text):
+    data = text.encode()
+    assert {detect(data[:end]) for end in range(40, len(data))} == {"utf-8"}
+
+
+@given(st.data(), st.sampled_from([FRENCH, JAPANESE, KOREAN, RUSSIAN, GERMAN]))
+def test_one_bad_byte_never_makes_utf8_something_else(data, text):
+    good = text.encode()
+    at = data.draw(st.integers(0, len(good)))
+    bad = bytes([data.draw(st.integers(0x80, 0xFF))])
+    assert detect(good[:at] + bad + good[at:]) == "utf-8"
+
+
+def test_a_stray_byte_beside_one_good_character_is_no_reason_to_leave_utf8():
+    assert detect(ENGLISH.encode() + "é".encode() + b" and \xe9\n") == "utf-8"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_binary_data_is_no_text(seed, tmp_path):
+    rng = random.Random(seed)
+    noise = rng.randbytes(5000)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.txt", noise[:600].hex() * 5)
+    pixel = (
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\x08\6\0\0\0\x1f\x15\xc4\x89\0\0\0\rIDAT" + noise[:40]
+    )
+    for data in (
+        noise,
+        zlib.compress(noise),
+        (tmp_path / "a.zip").read_bytes(),
+        pixel,
+        b"\x7fELF\2\1\1" + bytes(57),
+    ):
+        with pytest.raises(NotTextError, match="binary"):
+            detect(data)
+
+
+@pytest.mark.parametrize("path", ["/bin/sh", "/proc/self/exe"])
+def test_a_program_is_no_text(path):
+    with Path(path).open("rb") as file, pytest.raises(NotTextError, match="binary"):
+        detect(file.read(1 << 20))
+
+
+def test_a_stray_control_character_does_not_make_text_binary():
+    assert detect(ENGLISH.encode() * 3 + b"\0\1" + ENGLISH.encode()) == "utf-8"
+    assert detect(b"\x1b[1mbold\x1b[0m\x08\n\x0c") == "utf-8"
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_have_an_encoding_or_a_reason(data):
+    with suppress(NotTextError):
+        assert data.decode(detect(data), "replace") or not data
+
+
+def test_charset_normalizer_sees_few_bytes_and_only_those_that_tell(monkeypatch):
+    seen = []
+    monkeypatch.setattr(encoding.charset_normalizer, "from_bytes", lambda data: seen.append(data) or [])
+    unknown = bytes(range(0xC0, 0x100)) * 2 + b"\n"
+    with pytest.raises(NotTextError, match="--encoding"):
+        detect(ENGLISH.encode() * 1000 + unknown * 1000)
+    assert len(seen) == 1
+    assert len(seen[0]) <= 8192
+    assert ENGLISH.encode() not in seen[0]
+
+
+@pytest.mark.parametrize("name", ["utf8", "Shift_JIS", "EUC-KR", "latin-1", "cp932"])
+def test_an_encoding_may_be_given_by_any_of_its_names(name):
+    assert b"text".decode(check_encoding(name)) == "text"
+
+
+@pytest.mark.parametrize(
+    "name", ["shiftjis2", "", "hex", "rot13", "idna", "unicode_escape", "utf-7", "a\0b", "é"]
+)
+def test_what_files_are_not_written_in_is_refused(name):
+    with pytest.raises(InputError, match="encoding is"):
+        check_encoding(name)
+
+
+def test_every_novel_of_aozora(shared):
+    novels = sorted((shared / "data/text/aozora").glob("*.txt"))
+    assert len(novels) == 60
+    for novel in novels:
+        data = novel.read_bytes()
+        assert detect(data) == "cp932", novel
+        assert detect(data[:1000]) == "cp932", novel
+
+
+@pytest.mark.parametrize("name", ["cp949", "euc_kr"])
+def test_korean_pieces_of_all_sizes(shared, name):
+    with gzip.open(shared / "data/text/kowiki/kowiki-00.jsonl.gz") as file:
+        text = "\n".join(json.loads(line)["text"] for line, _ in zip(file, range(1500), strict=False))
+    # Python alone writes a rare syllable as eight bytes of single letters.
+    usable = {c for c in set(text) if 0 < len(c.encode(name, "ignore")) <= 2}
+    text = "".join(c for c in text if c in usable)
+    rng = random.Random(name)
+    for size, num_pieces in ((110, 200), (500, 100), (5000, 30), (100_000, 5), (550_000, 2)):
+        for _ in range(num_pieces):
+            start = rng.randrange(len(text) - size)
+            data = text[start : start + size].encode(name)
+            if not data.isascii():
+                assert data.decode(detect(data)) == text[start : start + size]
