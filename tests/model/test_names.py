@@ -134,3 +134,20 @@ def test_every_tensor_of_a_task_head_is_in_the_table(name, tiny):
     arguments = {"ClassificationHead": [3], "TaggingHead": [5]}
     head: nn.Module = getattr(heads, name)(tiny, *arguments.get(name, []))
     assert [row.ours for row in names.tensors(names.TASK_HEADS[name])] == list(head.state_dict())
+
+
+def test_depth_of_every_parameter_agrees_with_the_authors_layers(tiny, build):
+    """By the names of the original, in which a layer's number and the embeddings' scope are told apart."""
+    model = build(tiny, tiny)
+    ours = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    assert len(ours) > 60
+    for name in ours:
+        original = names.translate(name, names.MODEL, "ours", "tensorflow")
+        depth = names.layer_depth(name, num_layers=tiny.num_hidden_layers)
+        if "encoder/layer_" in original:
+            assert f"encoder/layer_{depth - 1}/" in original
+        elif "embeddings" in original:
+            assert depth == 0
+        else:
+            assert depth == tiny.num_hidden_layers + 1
+            assert "predictions" in original

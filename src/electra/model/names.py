@@ -117,6 +117,13 @@ def part_table(part: Part) -> list[Names]:
 MODEL = [*part_table("discriminator"), *part_table("generator")]
 
 
+def layer_depth(name: str, *, num_layers: int) -> int:
+    """How deep a parameter of ours lies: 0 for embeddings, i + 1 for layer i, num_layers + 1 for a head."""
+    if layer := re.search(r"(?:^|\.)layers\.(\d+)\.", name):
+        return int(layer[1]) + 1
+    return 0 if re.search(r"(?:^|\.)(embeddings|projection)\.", name) else num_layers + 1
+
+
 def translate(name: str, names: list[Names], source: Format, target: Format) -> str:
     """One tensor's name in another format."""
     layer = re.search(r"(?<=layers\.)\d+|(?<=layer[._])\d+", name)

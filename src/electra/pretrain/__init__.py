@@ -1,0 +1,1 @@
+"""Rows -> masked and corrupted batches -> losses: one file per objective."""

@@ -1,0 +1,117 @@
+"""Names and numbers -> what is pre-trained and how, checked.
+
+One page for all objectives: a value that belongs to one of them only stands in that objective's own group.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from electra.errors import InputError
+from electra.pretrain.masking import MaskingConfig
+from electra.pretrain.sampling import Sampling
+
+ObjectiveName = Literal[
+    "electra",
+    "mlm",
+    "electra_15",
+    "replace_mlm",
+    "all_tokens_mlm",
+    "two_stage",
+    "adversarial",
+    "electric",
+]
+GeneratorKind = Literal["mlm", "uniform", "unigram", "two_tower"]
+Sharing = Literal["embeddings", "none", "all", "disentangled"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorConfig:
+    """The network that proposes tokens, and how a proposal is drawn from it."""
+
+    kind: GeneratorKind = "mlm"
+    """Small masked language model, all tokens alike, tokens as often as in the corpus, or two towers."""
+    width: float = 0.25
+    """Hidden size, feed-forward size and heads as a fraction of the discriminator's."""
+    depth: float = 1.0
+    """Layers as a fraction of the discriminator's."""
+    sharing: Sharing = "embeddings"
+    """One set of embeddings for both, one each, one whole encoder, or the generator's plus a delta."""
+    sampling: Sampling = "categorical"
+    """Draw a token from the generator's distribution, or always take its most probable one."""
+    temperature: float = 1.0
+    """The generator's logits are divided by it before a token is drawn."""
+    correct_token: Literal["allowed", "forbidden"] = "allowed"
+    """Whether the token that stood there may be drawn."""
+    sampling_dropout: Literal["on", "off"] = "on"
+    """Draw from the training pass itself, as the original, or from a second pass without dropout."""
+
+    def __post_init__(self) -> None:
+        for key in ("width", "depth", "temperature"):
+            _expect_positive(f"generator.{key}", getattr(self, key))
+        if self.sharing == "all" and (self.kind, self.width, self.depth) != ("mlm", 1, 1):
+            raise InputError(
+                f"generator.sharing is all, but the generator is {self.kind} of width {self.width} and depth "
+                f"{self.depth}: one encoder for both needs kind mlm, width 1 and depth 1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoStageConfig:
+    """First the generator alone, then the discriminator against the frozen generator."""
+
+    first_stage_steps: int = 500_000
+    """Steps that train the generator; all later ones train the discriminator."""
+    discriminator_start: Literal["generator", "fresh"] = "generator"
+    """The discriminator's encoder begins as a copy of the generator's, or from its own initial weights."""
+
+    def __post_init__(self) -> None:
+        if self.first_stage_steps < 1:
+            raise InputError(
+                f"two_stage.first_stage_steps is {self.first_stage_steps}, expected 1 or more steps"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversarialConfig:
+    """What a reward is compared with before the generator follows it."""
+
+    baseline: Literal["learned", "moving"] = "learned"
+    """The reward expected at the position, read from the generator's hidden state, or a moving average."""
+    baseline_decay: float = 0.99
+    """Part of the moving average that is kept from step to step."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.baseline_decay < 1:
+            raise InputError(
+                f"adversarial.baseline_decay is {self.baseline_decay}, expected at least 0 and below 1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """What is learned from the corpus; the defaults are the paper's ELECTRA."""
+
+    objective: ObjectiveName = "electra"
+    """What the encoder learns by."""
+    masking: MaskingConfig = field(default_factory=MaskingConfig)
+    generator: GeneratorConfig = field(default_factory=GeneratorConfig)
+    generator_weight: float = 1.0
+    """Weight of the generator's loss."""
+    discriminator_weight: float = 50.0
+    """Weight of the loss of telling replaced from original tokens (the paper's λ)."""
+    recovery_weight: float = 1.0
+    """Weight of the loss of naming original tokens, in replace_mlm and all_tokens_mlm."""
+    two_stage: TwoStageConfig = field(default_factory=TwoStageConfig)
+    adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
+
+    def __post_init__(self) -> None:
+        for key in ("generator_weight", "discriminator_weight", "recovery_weight"):
+            value = getattr(self, key)
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{key} is {value}, expected 0 or more")
+
+
+def _expect_positive(key: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{key} is {value}, expected a number above 0 (such as 1)")

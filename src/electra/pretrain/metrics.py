@@ -1,0 +1,85 @@
+"""Predictions and labels -> sums that can be added up -> metrics.
+
+What a step measures is kept as named sums: over micro-batches, batches and processes they are added, and only
+the total is turned into numbers for people. A fraction is a pair (numerator, denominator); the area under the
+ROC curve is a histogram of logits for each class.
+
+B rows, L positions, N positions that are judged, K bins.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+Sums = dict[str, Tensor]
+
+_AUC_LOGIT = 16.0
+"""Logits beyond it count as equal: the probability is then within 2e-7 of 0 or 1."""
+_AUC_BINS = 2**14
+"""Of 0.002 each, so that the area is exact to about 1e-3 even while all logits lie close together."""
+
+
+def fraction(numerator: Tensor, denominator: Tensor | int) -> Tensor:
+    """A pair that `summarise` divides."""
+    whole = torch.as_tensor(denominator, device=numerator.device)
+    return torch.stack([numerator.detach().double(), whole.detach().double()])
+
+
+def mean(values: Tensor) -> Tensor:
+    """The fraction that is the mean of some values."""
+    return fraction(values.detach().double().sum(), values.numel())
+
+
+def detection_sums(losses_BL: Tensor, logits_BL: Tensor, replaced_BL: Tensor, judged_BL: Tensor) -> Sums:
+    """How well replaced tokens are told from original ones, at the positions that are judged."""
+    losses_N, logits_N, replaced_N = (
+        values_BL.detach()[judged_BL] for values_BL in (losses_BL, logits_BL, replaced_BL)
+    )
+    said_N = logits_N > 0
+    hits = (said_N & replaced_N).sum()
+    return {
+        "discriminator_loss": mean(losses_N),
+        "discriminator_accuracy": mean(said_N == replaced_N),
+        "discriminator_precision": fraction(hits, said_N.sum()),
+        "discriminator_recall": fraction(hits, replaced_N.sum()),
+        "discriminator_auc": torch.stack(
+            [_histogram(logits_N[~replaced_N]), _histogram(logits_N[replaced_N])]
+        ),
+    }
+
+
+def _histogram(logits_N: Tensor) -> Tensor:
+    # A NaN counts as low: that the loss is none is for the training loop to see.
+    place_N = (
+        logits_N.float().nan_to_num(-_AUC_LOGIT).clamp(-_AUC_LOGIT, _AUC_LOGIT) / (2 * _AUC_LOGIT) + 0.5
+    ) * _AUC_BINS
+    return torch.bincount(place_N.long().clamp(max=_AUC_BINS - 1), minlength=_AUC_BINS).double()
+
+
+def add(parts: Iterable[Mapping[str, Tensor]]) -> Sums:
+    """The sums of several micro-batches or batches together."""
+    total: Sums = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total[name] + value if name in total else value
+    return total
+
+
+def summarise(sums: Mapping[str, Tensor]) -> dict[str, float]:
+    """The metrics; NaN where nothing was counted, such as the precision of never saying `replaced`."""
+    return {name: _auc(value) if value.dim() == 2 else _ratio(value) for name, value in sums.items()}
+
+
+def _ratio(pair: Tensor) -> float:
+    numerator, denominator = pair.tolist()
+    return numerator / denominator if denominator else math.nan
+
+
+def _auc(histograms_2K: Tensor) -> float:
+    """Probability that a replaced token has the higher logit than an original one; a tie counts half."""
+    original_K, replaced_K = histograms_2K
+    below_K = original_K.cumsum(0) - original_K
+    wins = (replaced_K * (below_K + original_K / 2)).sum()
+    return _ratio(torch.stack([wins, original_K.sum() * replaced_K.sum()]))

@@ -1,0 +1,75 @@
+"""Masked rows -> the generator's loss, and the loss of naming every token of the corrupted rows.
+
+The paper's All-Tokens MLM. A copy gate D says how probably the input token is the original one, else the
+token comes from a softmax over the vocabulary: p(x) = D · [x = input] + (1 - D) · softmax(x).
+
+N positions that are not padding.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from electra.model.heads import DiscriminatorHead, GeneratorHead, token_losses
+from electra.model.sizes import EncoderConfig
+from electra.pretrain.config import PretrainConfig
+from electra.pretrain.detection import detection_losses, detection_views
+from electra.pretrain.inputs import Inputs, TokenFacts
+from electra.pretrain.masking import Masked, Masker
+from electra.pretrain.metrics import detection_sums, mean
+from electra.pretrain.networks import build_networks
+from electra.pretrain.objectives.protocol import Counts, Objective, Owner, StepOutput, share
+from electra.pretrain.proposal import proposal_sums, run_generator
+from electra.pretrain.sampling import corrupt
+
+
+class AllTokensMlm(Objective):
+    """Name the original token at every position, by copying it or from the vocabulary."""
+
+    encoder_name: ClassVar[Owner] = "discriminator"
+
+    def __init__(
+        self, config: PretrainConfig, encoder: EncoderConfig, masker: Masker, tokens: TokenFacts
+    ) -> None:
+        super().__init__(config, encoder, masker, tokens)
+        self.generator, self.generator_head, self.discriminator = build_networks(
+            config.generator, encoder, tokens
+        )
+        self.recovery_head = GeneratorHead(encoder)
+        self.copy_gate = DiscriminatorHead(encoder)
+
+    def loss(self, inputs: Inputs, masked: Masked, totals: Counts) -> StepOutput:
+        """Generator's loss and the loss of recovering all tokens, weighted."""
+        proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.config.generator)
+        corrupted = corrupt(inputs.input_ids_BL, masked.positions_P, proposal.sampled_P)
+        hidden_BLD = self.discriminator(corrupted.corrupted_ids_BL, **inputs.context)
+        judged_BL, replaced_BL = inputs.token_mask, corrupted.replaced_BL
+        (vocabulary_losses_N,) = self.recovery_head.reduce(
+            hidden_BLD[judged_BL],
+            self.discriminator.embeddings.word_embeddings.weight,
+            token_losses,
+            inputs.input_ids_BL[judged_BL],
+        )
+        # The gate reads like a discriminator: above 0 the input looks replaced and is not copied.
+        gate_BL = self.copy_gate(hidden_BLD).float()
+        losses_N = copy_losses(gate_BL[judged_BL], vocabulary_losses_N, replaced_BL[judged_BL])
+        return StepOutput(
+            loss=self.config.generator_weight * share(proposal.loss_P, totals.masked)
+            + self.config.recovery_weight * share(losses_N, totals.tokens),
+            sums={
+                **proposal_sums(proposal, masked),
+                **detection_sums(detection_losses(gate_BL, replaced_BL), gate_BL, replaced_BL, judged_BL),
+                "replaced_fraction": mean(replaced_BL[judged_BL]),
+                "recovery_loss": mean(losses_N),
+            },
+            views=detection_views(masked, corrupted, gate_BL),
+        )
+
+
+def copy_losses(gate_N: Tensor, vocabulary_losses_N: Tensor, replaced_N: Tensor) -> Tensor:
+    """-log p(original) where 1 - D = sigmoid(gate), without leaving log space."""
+    log_generate_N = functional.logsigmoid(gate_N) - vocabulary_losses_N
+    log_copy_or_generate_N = torch.logaddexp(functional.logsigmoid(-gate_N), log_generate_N)
+    return -torch.where(replaced_N, log_generate_N, log_copy_or_generate_N)

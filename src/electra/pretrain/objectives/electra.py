@@ -1,0 +1,58 @@
+"""Masked rows -> the generator's loss and the discriminator's: ELECTRA, replaced token detection.
+
+The generator learns to fill masks by maximum likelihood, the discriminator to tell at every position whether
+the token is original or the generator's. No gradient passes from one to the other through the samples.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from electra.model.heads import DiscriminatorHead
+from electra.model.sizes import EncoderConfig
+from electra.pretrain.config import PretrainConfig
+from electra.pretrain.detection import detect, detection_views
+from electra.pretrain.inputs import Inputs, TokenFacts
+from electra.pretrain.masking import Masked, Masker
+from electra.pretrain.metrics import detection_sums, mean
+from electra.pretrain.networks import build_networks
+from electra.pretrain.objectives.protocol import Counts, Objective, Owner, StepOutput, share
+from electra.pretrain.proposal import proposal_sums, run_generator
+
+
+class Electra(Objective):
+    """Replaced token detection at every position."""
+
+    encoder_name: ClassVar[Owner] = "discriminator"
+
+    def __init__(
+        self, config: PretrainConfig, encoder: EncoderConfig, masker: Masker, tokens: TokenFacts
+    ) -> None:
+        super().__init__(config, encoder, masker, tokens)
+        self.generator, self.generator_head, self.discriminator = build_networks(
+            config.generator, encoder, tokens
+        )
+        self.discriminator_head = DiscriminatorHead(encoder)
+
+    def loss(self, inputs: Inputs, masked: Masked, totals: Counts) -> StepOutput:
+        """Generator's and discriminator's loss, weighted."""
+        proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.config.generator)
+        detection = detect(self.discriminator, self.discriminator_head, inputs, masked, proposal.sampled_P)
+        corrupted, logits_BL, losses_BL = detection
+        judged_BL, num_judged = self.judged(inputs, masked, totals)
+        generator_loss = share(proposal.loss_P, totals.masked)
+        discriminator_loss = share(losses_BL[judged_BL], num_judged)
+        return StepOutput(
+            loss=self.config.generator_weight * generator_loss
+            + self.config.discriminator_weight * discriminator_loss,
+            sums={
+                **proposal_sums(proposal, masked),
+                **detection_sums(losses_BL, logits_BL, corrupted.replaced_BL, judged_BL),
+                "replaced_fraction": mean(corrupted.replaced_BL[inputs.token_mask]),
+            },
+            views=detection_views(masked, corrupted, logits_BL),
+        )
+
+    def judged(self, inputs: Inputs, masked: Masked, totals: Counts) -> tuple[Tensor, Tensor]:
+        """Where the discriminator learns, and how many such positions the global batch has."""
+        return inputs.token_mask, totals.tokens

@@ -1,0 +1,29 @@
+import dataclasses
+
+import torch
+
+from electra.pretrain.inputs import Inputs, TokenFacts
+
+
+def test_a_batch_becomes_tensors_with_a_mask(toy):
+    batch = toy.sentences(8, seed=1)
+    inputs = Inputs.from_batch(batch)
+    assert torch.equal(inputs.token_mask, inputs.input_ids_BL != 0)
+    assert torch.equal(inputs.token_mask.sum(1), inputs.lengths_B)
+    assert torch.equal(inputs.token_type_ids_BL.sum(1), inputs.lengths_B - 7)
+    assert inputs.attention_mask_BL is not None
+
+
+def test_rows_without_padding_need_no_mask(toy):
+    batch = toy.sentences(8, seed=1)
+    full = dataclasses.replace(
+        batch, input_ids_BL=batch.input_ids_BL[:, :8], lengths_B=batch.lengths_B.clip(max=8)
+    )
+    inputs = Inputs.from_batch(full)
+    assert inputs.attention_mask_BL is None
+    assert inputs.token_mask.all()
+
+
+def test_special_tokens_as_a_mask():
+    tokens = TokenFacts(vocab_size=6, mask_id=4, special_ids=(0, 4))
+    assert tokens.special_mask.tolist() == [True, False, False, False, True, False]
