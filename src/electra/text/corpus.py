@@ -19,7 +19,7 @@ from electra.text.sources import Source, find_sources
 from electra.text.tally import Problem, Tally
 
 STDIN, BUILTIN = "-", "builtin"
-SAMPLE_CHARACTERS = 48 << 20
+SAMPLE_CHARACTERS = 32 << 20
 """How much text the vocabulary is learned from at most: more hardly changes it and takes memory."""
 
 

@@ -29,7 +29,7 @@ from electra.text.rows import write_shard
 Item = TypeVar("Item")
 
 TRAIN, VALID = "train", "valid"
-BLOCK_CHARACTERS = 8 << 20
+BLOCK_CHARACTERS = 4 << 20
 """Text of one shard: small enough to share the work evenly, large enough to keep the number of files low."""
 _ENCODE_CHARACTERS = 1 << 18
 """Text tokenized in one call: bounds the memory of a worker."""
