@@ -209,7 +209,7 @@ def test_no_text_is_an_error(tmp_path, capsys, content):
         (["--corpus", "no/such/file", "--out", "x"], "no/such/file"),
         (["--corpus", "builtin", "--out", "x", "--seq_length", "4"], "seq_length is 4, expected 8"),
         (["--corpus", "builtin", "--out", "x", "--valid_fraction", "1.5"], "valid_fraction is 1.5"),
-        (["--corpus", "builtin", "--out", "x", "--encoding", "klingon"], "encoding 'klingon'"),
+        (["--corpus", "builtin", "--out", "x", "--encoding", "klingon"], "encoding is 'klingon'"),
         (["--corpus", "builtin", "--out", "x", "--workers", "0"], "workers is 0"),
         (
             ["--corpus", "builtin", "--out", "x", "--tokenizer", "t", "--vocab_size", "9"],

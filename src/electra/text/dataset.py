@@ -19,6 +19,7 @@ from electra.progress import Progress
 from electra.text import tokenizer as tokenizers
 from electra.text.corpus import STDIN, Corpus, vocabulary_sample
 from electra.text.duplicates import hash_document
+from electra.text.encoding import check_encoding
 from electra.text.quarantine import QUARANTINE, Quarantine
 from electra.text.rows import FORMAT_VERSION, KIND, LONGEST_ROW, count_tokens
 from electra.text.shards import TRAIN, VALID, Dealer, ShardSettings, write_shards
@@ -68,10 +69,7 @@ class DatasetConfig:
         if not 0 <= self.valid_fraction < 1:
             raise InputError(f"valid_fraction is {self.valid_fraction}, expected 0 or more and less than 1")
         if self.encoding is not None:
-            try:
-                "".encode(self.encoding)
-            except LookupError as error:
-                raise InputError(f"encoding {self.encoding!r} is not known to Python") from error
+            check_encoding(self.encoding)
         changed = [key for key, default in asdict(TokenizerConfig()).items() if getattr(self, key) != default]
         if self.tokenizer and changed:
             raise InputError(
