@@ -1,0 +1,273 @@
+"""Tensors and facts of a step -> RUN/checkpoints/step-N/, written in the background -> the newest whole one.
+
+    step-00001000/                 model.safetensors, optimizer.safetensors, state.json, manifest.json
+    step-00001000.tmp-PID/         being written or removed, or left so by a process that was killed
+    step-00001000.replaced/        for a moment, where a step is saved again: one of the two is always there
+
+A folder gets its name only when it is whole and on the disk, and older ones are removed only after that. What
+is read is checked against the manifest first; it is JSON and safetensors, so that nothing is ever unpickled.
+"""
+
+import concurrent.futures
+import errno
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from electra import files
+from electra.errors import InputError
+from electra.train import tensor_file
+from electra.train.tensor_file import Snapshot
+
+KIND = "checkpoint"
+FORMAT_VERSION = 1
+_STATE = "state.json"
+_FOLDER_NAME = re.compile(r"step-(\d{8,})(\.replaced)?")
+_UNFINISHED = "step-*.tmp-*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When checkpoints are saved and which of them stay."""
+
+    save_every: int = 1000
+    """Steps from one checkpoint to the next."""
+    keep_last: int = 2
+    """Newest checkpoints to keep; with two, one damaged by the disk does not cost the run."""
+    keep_every: int = 0
+    """Steps whose multiples are kept for ever; 0 keeps none of them."""
+
+    def __post_init__(self) -> None:
+        for key, least in (("save_every", 1), ("keep_last", 1), ("keep_every", 0)):
+            if getattr(self, key) < least:
+                raise InputError(f"{key} is {getattr(self, key)}, expected {least} or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A whole checkpoint, read back."""
+
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    """As saved, in the CPU's memory: file -> name -> tensor."""
+    facts: dict[str, Any]
+    """As saved, and as JSON gives them back: tuples are lists, keys are strings."""
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Content:
+    """What is to be written, safe from changes."""
+
+    step: int
+    tensors: dict[str, Snapshot]
+    state: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensors.num_bytes for tensors in self.tensors.values()) + len(self.state)
+
+
+class CheckpointStore:
+    """The checkpoints of one run; one process at a time may save."""
+
+    def __init__(self, folder: Path, config: CheckpointConfig) -> None:
+        self.folder, self.config = folder, config
+        self._writer = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: concurrent.futures.Future[None] | None = None
+        self._damaged: set[Path] = set()
+
+    def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
+        """Copy everything now, write it in the background; waits for the save before, and raises its failure.
+
+        Later checkpoints, which the run has gone back behind, are removed when this one is whole.
+        """
+        assert facts.get("step", step) == step, f"facts of step {facts['step']} for step {step}"
+        assert all(name.isidentifier() for name in tensors), f"not names of files: {list(tensors)}"
+        self.wait()
+        copies = {name: tensor_file.snapshot(group) for name, group in tensors.items()}
+        content = _Content(step=step, tensors=copies, state=files.to_json(dict(facts)))
+        self._pending = self._writer.submit(self._write, content)
+
+    def check(self) -> None:
+        """Raise the failure of a save that has ended; does not wait, so it can be asked at every step."""
+        if self._pending is not None and self._pending.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until what was saved is on the disk; raises if it is not."""
+        if self._pending is None:
+            return
+        # Kept until it is done: an interrupt while waiting must not hide it from the next call.
+        concurrent.futures.wait([self._pending])
+        done, self._pending = self._pending, None
+        done.result()
+
+    def close(self) -> None:
+        """Wait, and end the background thread."""
+        try:
+            self.wait()
+        finally:
+            self._writer.shutdown()
+
+    def __enter__(self) -> "CheckpointStore":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except InputError as failure:
+            if error is None:
+                raise
+            error.add_note(str(failure))
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, whole or not."""
+        return sorted({step for step, _ in self._newest_first()})
+
+    def load_latest(self, on_problem: Callable[[str], None]) -> Checkpoint | None:
+        """The newest whole checkpoint, with word about what was passed over; None if there is none at all."""
+        self.wait()
+        for path in sorted(self.folder.glob(_UNFINISHED)):
+            on_problem(f"{path} was left unfinished when a process was killed: ignored")
+        problems = []
+        for step, path in self._newest_first():
+            try:
+                return _read(step, path)
+            except (InputError, OSError) as error:
+                problems.append(f"checkpoint {path.name} is damaged: {error}")
+                on_problem(problems[-1])
+                self._damaged.add(path)
+        if problems:
+            raise InputError(
+                f"{self.folder} has checkpoints, but none is whole; restore one from a copy, or move the "
+                "folder away to begin again at step 0:\n  " + "\n  ".join(problems)
+            )
+        return None
+
+    def load(self, step: int) -> Checkpoint:
+        """The checkpoint of one step, or what is wrong with it."""
+        self.wait()
+        for found, path in self._newest_first():
+            if found == step:
+                return _read(step, path)
+        raise InputError(f"{self.folder} has no checkpoint of step {step}, only of {self.steps()}")
+
+    def require_space(self, num_bytes: int) -> None:
+        """Refuse to begin what the disk has no room for."""
+        if (free := self._free_bytes()) < num_bytes:
+            raise InputError(
+                f"checkpoints need {_megabytes(num_bytes)} in {self.folder}, {_megabytes(free)} are free: "
+                "make room, keep fewer (checkpoint.keep_last, checkpoint.keep_every) or write to another disk"
+            )
+
+    def _free_bytes(self) -> int:
+        return shutil.disk_usage(
+            next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        ).free
+
+    def _newest_first(self) -> list[tuple[int, Path]]:
+        """Named folders; one that was about to be replaced comes after its replacement."""
+        matches = [_FOLDER_NAME.fullmatch(path.name) for path in self.folder.glob("step-*")]
+        found = sorted(((int(match[1]), not match[2], match[0]) for match in matches if match), reverse=True)
+        return [(step, self.folder / name) for step, _, name in found]
+
+    def _write(self, content: _Content) -> None:
+        path = self.folder / f"step-{content.step:08}"
+        unfinished = _unfinished(path)
+        # Never of use, and the room may be needed. A container gives out the same process ids again.
+        for leftover in self.folder.glob(_UNFINISHED):
+            shutil.rmtree(leftover, ignore_errors=True)
+        try:
+            # Before the first byte: a full disk would stop other writers, such as the log of metrics, too.
+            if self._free_bytes() < content.num_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _fill(unfinished, content)
+            _publish(unfinished, path)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise InputError(self._failure(path, content, error)) from error
+        try:
+            self._prune(path, content.step)
+        except OSError as error:
+            raise InputError(f"{path} is saved, but older ones cannot be removed: {error}") from error
+
+    def _failure(self, path: Path, content: _Content, error: Exception) -> str:
+        kept = next((f"{older.name} is kept" for _, older in self._newest_first()), "there is no earlier one")
+        return (
+            f"checkpoint {path} is not saved: {error}. It needs {_megabytes(content.num_bytes)}, "
+            f"{_megabytes(self._free_bytes())} are free; {kept}. Make room and run the same command again"
+        )
+
+    def _prune(self, saved: Path, step: int) -> None:
+        self._damaged.discard(saved)
+        whole = [
+            (found, path)
+            for found, path in self._newest_first()
+            if found <= step and path not in self._damaged and path.suffix != ".replaced"
+        ]
+        kept = {path for _, path in whole[: self.config.keep_last]}
+        if self.config.keep_every:
+            kept |= {path for found, path in whole if found % self.config.keep_every == 0}
+        for _, path in self._newest_first():
+            if path not in kept:
+                # Renamed first: one that is removed by half does not look like a damaged checkpoint.
+                shutil.rmtree(path.rename(_unfinished(path)))
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tmp-{os.getpid()}")
+
+
+def _fill(folder: Path, content: _Content) -> None:
+    """Every file of a checkpoint, each on the disk before the manifest is."""
+    folder.mkdir()
+    for name, tensors in content.tensors.items():
+        tensor_file.write(folder / (name + tensor_file.SUFFIX), tensors)
+    files.write_file(folder / _STATE, lambda file: file.write(content.state))
+    files.write_manifest(folder, {"kind": KIND, "format_version": FORMAT_VERSION, "step": content.step})
+
+
+def _publish(unfinished: Path, path: Path) -> None:
+    """Give a whole folder its name; a folder cannot be put in the place of another in one step."""
+    if path.exists():
+        replaced = path.with_name(f"{path.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
+        path.rename(replaced)
+    unfinished.rename(path)
+    for folder in (path.parent, path.parent.parent):
+        files.fsync(folder)
+
+
+def _read(step: int, path: Path) -> Checkpoint:
+    """A checkpoint whose every byte is as it was sealed."""
+    manifest = files.read_manifest(path, kind=KIND)
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format {manifest.get('format_version')}, this program reads {FORMAT_VERSION}"
+        )
+    if damaged := list(files.damaged_files(path, manifest)):
+        raise InputError("; ".join(damaged))
+    if manifest.get("step") != step:
+        raise InputError(f"{path} holds step {manifest.get('step')}: the folder was renamed")
+    names = [name for name in manifest["files"] if name.endswith(tensor_file.SUFFIX)]
+    tensors = {name.removesuffix(tensor_file.SUFFIX): tensor_file.read(path / name) for name in names}
+    facts = files.read_json(path / _STATE)
+    if not isinstance(facts, dict):
+        raise InputError(f"{path / _STATE} holds no JSON object")
+    return Checkpoint(step=step, tensors=tensors, facts=facts, path=path)
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB"

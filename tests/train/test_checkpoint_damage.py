@@ -1,0 +1,155 @@
+"""What can happen to checkpoints on the disk: nothing is taken for what it is not."""
+
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+
+from electra import files
+from electra.errors import InputError
+from electra.train import checkpoint as checkpoints
+from electra.train.checkpoint import CheckpointConfig, CheckpointStore
+
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
+
+
+def save(store: CheckpointStore, *steps: int, size: int = 60) -> None:
+    for step in steps:
+        tensors = {
+            "model": {"weight": torch.full((size,), float(step))},
+            "optimizer": {"age": torch.tensor(step)},
+        }
+        store.save(step, tensors, {"step": step, "tokens": 10 * step})
+    store.wait()
+
+
+@pytest.fixture
+def store(tmp_path):
+    with CheckpointStore(tmp_path / "checkpoints", CheckpointConfig(keep_last=2)) as store:
+        save(store, 1, 2)
+        yield store
+
+
+@pytest.fixture
+def problems():
+    return []
+
+
+def flip(path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "first bit": lambda path: flip(path, 0),
+    "middle bit": lambda path: flip(path, path.stat().st_size // 2),
+    "last bit": lambda path: flip(path, -1),
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "emptied": lambda path: os.truncate(path, 0),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "missing": lambda path: path.unlink(),
+    "of another step": lambda path: shutil.copy(path.parents[1] / "step-00000001" / path.name, path),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damage_is_named_and_the_previous_checkpoint_used(store, problems, name, damage):
+    damage(store.folder / "step-00000002" / name)
+    loaded = store.load_latest(problems.append)
+    assert (loaded.step, loaded.facts["tokens"]) == (1, 10)
+    assert torch.equal(loaded.tensors["model"]["weight"], torch.ones(60))
+    assert len(problems) == 1
+    assert "step-00000002 is damaged" in problems[0]
+    # A manifest that is whole but of another step puts the blame on the files it does not fit.
+    assert name in problems[0] or damage is DAMAGES["of another step"]
+    with pytest.raises(InputError, match="step-00000002"):
+        store.load(2)
+
+
+def test_a_folder_under_another_steps_name_is_refused(store, problems):
+    shutil.copytree(store.folder / "step-00000001", store.folder / "step-00000009")
+    assert store.load_latest(problems.append).step == 2
+    assert "step-00000009 holds step 1" in problems[0]
+
+
+def test_a_checkpoint_of_a_later_format_is_not_guessed_at(store, problems):
+    path = store.folder / "step-00000002"
+    files.write_manifest(path, {"kind": "checkpoint", "format_version": 2, "step": 2})
+    assert store.load_latest(problems.append).step == 1
+    assert "has format 2, this program reads 1" in problems[0]
+
+
+def test_if_all_are_bad_it_stops_and_names_each(store, problems):
+    flip(store.folder / "step-00000001" / "model.safetensors", 9)
+    (store.folder / "step-00000002" / "manifest.json").unlink()
+    with pytest.raises(InputError, match="none is whole") as caught:
+        store.load_latest(problems.append)
+    assert len(problems) == 2
+    assert all(problem in str(caught.value) for problem in problems)
+    assert "step-00000001/model.safetensors" in str(caught.value)
+    assert "step-00000002 is not a finished checkpoint" in str(caught.value)
+
+
+def test_a_leftover_is_named_ignored_and_removed_before_the_next_save(store, problems, monkeypatch):
+    whole = store.folder / "step-00000002"
+    # Even whole: it was not there yet when the process was killed. The second has this process's own number.
+    leftovers = [store.folder / f"step-00000003.tmp-{number}" for number in (1, os.getpid())]
+    for leftover in leftovers:
+        shutil.copytree(whole, leftover)
+    assert store.load_latest(problems.append).step == 2
+    assert [str(path) in problem for path, problem in zip(leftovers, problems, strict=True)] == [True, True]
+    found = []
+    fill = checkpoints._fill
+
+    def watched(path, content):
+        found.extend(store.folder.glob("*.tmp-*"))
+        fill(path, content)
+
+    monkeypatch.setattr(checkpoints, "_fill", watched)
+    save(store, 3)
+    assert found == []
+    assert sorted(path.name for path in store.folder.iterdir()) == ["step-00000002", "step-00000003"]
+    assert store.load_latest(problems.append).step == 3
+
+
+def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(store, problems):
+    flip(store.folder / "step-00000002" / "model.safetensors", -1)
+    assert store.load_latest(problems.append).step == 1
+    save(store, 3)
+    assert store.steps() == [1, 3]
+    flip(store.folder / "step-00000003" / "model.safetensors", -1)
+    assert store.load_latest(problems.append).step == 1
+    save(store, 3)
+    assert store.load_latest(problems.append).step == 3
+    assert store.steps() == [1, 3]
+
+
+class Payload:
+    """Unpickling it creates a file."""
+
+    def __init__(self, path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["added", "sealed anew"])
+@pytest.mark.parametrize("name", [*FILES[:3], "optimizer.pt", "pytorch_model.bin", "more.safetensors"])
+def test_a_malicious_pickle_is_never_executed(store, problems, tmp_path, name, sealed):
+    proof = tmp_path / "executed"
+    attack = pickle.dumps(Payload(proof))
+    pickle.loads(attack).close()
+    proof.unlink()
+    path = store.folder / "step-00000002"
+    (path / name).write_bytes(attack)
+    if sealed:
+        files.write_manifest(path, {"kind": "checkpoint", "format_version": 1, "step": 2})
+    harmless = sealed and name in ("optimizer.pt", "pytorch_model.bin")
+    assert store.load_latest(problems.append).step == (2 if harmless else 1)
+    assert harmless or name in problems[0]
+    assert not proof.exists()
