@@ -1,0 +1,201 @@
+"""A run -> how it stands now, which values are healthy, and why.
+
+The ranges are those of a working replaced token detection; the cures are those that users found.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from electra.report.metrics import BY_KEY
+from electra.report.runs import Event, Run, number
+
+Word = Literal["healthy", "low", "high", "early"]
+
+EARLY_STEPS = 500
+"""Before it nothing is judged: every run begins at chance."""
+TAIL_SHARE = 0.05
+"""Share of the training records whose mean is "now" where nothing is held out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """The values of a metric in which a run is healthy."""
+
+    key: str
+    low: float | None
+    high: float | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A metric as it is now."""
+
+    value: float | None
+    source: Literal["held out", "training", ""]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One line of the table."""
+
+    range: Range
+    now: Reading
+    word: Word
+
+
+def now(run: Run, key: str) -> Reading:
+    """The latest held-out value; else the mean of the last training records."""
+    for record in reversed(run.valid):
+        if key in record:
+            return Reading(value=record[key], source="held out")
+    values = [record[key] for record in run.train if key in record]
+    if not values:
+        return Reading(value=None, source="")
+    tail = values[-max(1, round(len(values) * TAIL_SHARE)) :]
+    return Reading(value=float(np.mean(tail)), source="training")
+
+
+def last(run: Run, key: str) -> float | None:
+    """How far a run has come on an axis."""
+    return max((record[key] for record in (*run.train, *run.valid) if key in record), default=None)
+
+
+def healthy_ranges(run: Run) -> list[Range]:
+    """The ranges that apply to a run: some follow from its config or from its other metrics."""
+    return [rule(run) for rule in _RULES]
+
+
+def judge(run: Run) -> list[Verdict]:
+    """The verdict on every metric that the run has measured."""
+    verdicts = []
+    for healthy in healthy_ranges(run):
+        reading = now(run, healthy.key)
+        if reading.value is not None:
+            verdicts.append(Verdict(range=healthy, now=reading, word=_word(run, healthy, reading.value)))
+    return verdicts
+
+
+def overall(run: Run) -> str:
+    """One word or a few for the whole run."""
+    verdicts = judge(run)
+    if not verdicts:
+        return "no metrics yet"
+    if all(verdict.word == "early" for verdict in verdicts):
+        return "too early to say"
+    ill = [
+        f"{BY_KEY[verdict.range.key].title} {verdict.word}"
+        for verdict in verdicts
+        if verdict.word in ("low", "high")
+    ]
+    past = dict.fromkeys(event.event.replace("_", " ") for event in run.events if severity(event) == "bad")
+    return ", ".join(ill) or ("healthy" if not past else f"healthy now, but there was: {', '.join(past)}")
+
+
+def _word(run: Run, healthy: Range, value: float) -> Word:
+    if (last(run, "step") or 0) < EARLY_STEPS:
+        return "early"
+    if healthy.low is not None and value < healthy.low:
+        return "low"
+    if healthy.high is not None and value > healthy.high:
+        return "high"
+    return "healthy"
+
+
+def _auc(_run: Run) -> Range:
+    reason = (
+        "0.5 is chance. A plateau near it is normal in the first steps; later: train on, or lower the "
+        "learning rate"
+    )
+    return Range(key="discriminator_auc", low=0.6, high=None, reason=reason)
+
+
+def _recall(_run: Run) -> Range:
+    reason = (
+        "near 0 the discriminator calls everything original (collapse) while its loss still falls. Cures: "
+        "lower learning rate, more masking, smaller generator"
+    )
+    return Range(key="discriminator_recall", low=0.2, high=None, reason=reason)
+
+
+def _precision(_run: Run) -> Range:
+    reason = "it says “replaced” above a probability of one half, so it should be right at least that often"
+    return Range(key="discriminator_precision", low=0.5, high=None, reason=reason)
+
+
+def _discriminator_loss(run: Run) -> Range:
+    share = now(run, "replaced_fraction").value
+    base = None
+    if share is not None and 0 < share < 1:
+        base = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    reason = "what one gets by giving every token the replaced fraction as its probability, without looking"
+    return Range(key="discriminator_loss", low=None, high=base, reason=reason)
+
+
+def _replaced_fraction(run: Run) -> Range:
+    mask_prob = number(run.config.get("masking.mask_prob")) or 0.15
+    reason = (
+        f"of the {mask_prob:.0%} that are masked, those the generator did not guess. Too few: the generator "
+        "is too strong, or nothing is sampled; the discriminator has nothing to find"
+    )
+    return Range(key="replaced_fraction", low=mask_prob / 3, high=mask_prob, reason=reason)
+
+
+def _generator_accuracy(_run: Run) -> Range:
+    reason = (
+        "below, it knows little more than which tokens are frequent (the unigram plateau) and its "
+        "replacements are obvious; above, it leaves too little to find: make it smaller"
+    )
+    return Range(key="mlm_accuracy", low=0.15, high=0.75, reason=reason)
+
+
+def _gradient_norm(run: Run) -> Range:
+    clip = next((number(v) for key, v in run.config.items() if key.split(".")[-1] == "clip_norm"), None)
+    clip = clip or 1.0
+    reason = (
+        f"clipped at {clip:g}. Far above, every step is cut short: lower learning rate; near 0 nothing moves"
+    )
+    return Range(key="gradient_norm", low=0.01, high=10 * clip, reason=reason)
+
+
+def _mfu(_run: Run) -> Range:
+    reason = "a lower share means waiting: larger micro-batch, shorter padding, more prefetch"
+    return Range(key="mfu", low=0.25, high=None, reason=reason)
+
+
+_RULES: tuple[Callable[[Run], Range], ...] = (
+    _auc,
+    _recall,
+    _precision,
+    _discriminator_loss,
+    _replaced_fraction,
+    _generator_accuracy,
+    _gradient_norm,
+    _mfu,
+)
+
+Severity = Literal["bad", "watch", "note"]
+_ROUTINE = {"saved", "evaluated", "pruned", "started", "finished"}
+_SEVERITY: dict[str, Severity] = {
+    "collapse": "bad",
+    "rolled_back": "bad",
+    "stopped": "bad",
+    "skipped_update": "watch",
+    "damaged_checkpoint": "watch",
+    "out_of_memory": "watch",
+    "disk_full": "watch",
+}
+
+
+def severity(event: Event) -> Severity:
+    """How much an event matters; one we do not know is a note."""
+    return _SEVERITY.get(event.event, "note")
+
+
+def noteworthy(run: Run) -> list[Event]:
+    """The events a person should see on the curves: not the routine ones."""
+    return [event for event in run.events if event.event not in _ROUTINE]

@@ -1,0 +1,187 @@
+"""A run folder -> what it tells of the run; what is missing, torn or odd becomes a note, not a failure."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Record = dict[str, float]
+"""One line of measurements: step, tokens, seconds, flops and metrics; only finite numbers are in it."""
+
+
+class ReportError(ValueError):
+    """There is nothing to report on, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened to the run."""
+
+    step: float
+    seconds: float | None
+    event: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRow:
+    """One row as the networks saw it; a view that the objective does not have is empty."""
+
+    original: list[str]
+    masked: list[str]
+    corrupted: list[str]
+    replaced: list[bool]
+    suspicion: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Some rows of one step."""
+
+    step: float
+    rows: list[SampleRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """All that a run folder tells."""
+
+    name: str
+    folder: Path
+    config: dict[str, Any]
+    """Dotted key -> value."""
+    environment: dict[str, Any]
+    """Dotted key -> value."""
+    train: list[Record]
+    valid: list[Record]
+    events: list[Event]
+    samples: list[Samples]
+    notes: list[str]
+    """What could not be read."""
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """Read every run; names are as short as they can be while they differ."""
+    if not folders:
+        raise ReportError("no run folder is given")
+    return [read_run(folder, name=name) for folder, name in zip(folders, _names(folders), strict=True)]
+
+
+def read_run(folder: Path, *, name: str) -> Run:
+    """Read one run folder."""
+    if not folder.is_dir():
+        raise ReportError(f"{folder} is no folder")
+    if not any((folder / file).is_file() for file in ("config.yaml", "metrics.jsonl", "environment.json")):
+        raise ReportError(
+            f"{folder} is no run folder: it has neither config.yaml nor metrics.jsonl nor environment.json"
+        )
+    notes: list[str] = []
+    lines = list(_json_lines(folder / "metrics.jsonl", notes))
+    return Run(
+        name=name,
+        folder=folder,
+        config=dict(_flat(_mapping(folder / "config.yaml", notes))),
+        environment=dict(_flat(_mapping(folder / "environment.json", notes))),
+        train=[_record(line) for line in lines if line.get("kind") == "train" and "step" in line],
+        valid=[_record(line) for line in lines if line.get("kind") == "valid" and "step" in line],
+        events=[_event(line) for line in lines if line.get("kind") == "event"],
+        samples=[_samples(line) for line in _json_lines(folder / "samples.jsonl", notes)],
+        notes=notes,
+    )
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    parts = [folder.resolve().parts for folder in folders]
+    longest = max(map(len, parts))
+    for length in range(1, longest + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{'/'.join(part[-1:])} ({number})" for number, part in enumerate(parts, 1)]
+
+
+def _json_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        notes.append(f"{path.name} is missing")
+        return
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line) if line.strip() else None
+        except (ValueError, RecursionError):
+            torn = number == len(lines)
+            notes.append(f"{path.name} line {number} is {'torn' if torn else 'not readable'}: left out")
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _mapping(path: Path, notes: list[str]) -> dict[str, Any]:
+    if not path.is_file():
+        notes.append(f"{path.name} is missing")
+        return {}
+    try:
+        # JSON is YAML, but its own reader is faster and knows 1e-4 as a number.
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        notes.append(f"{path.name} is not readable: {' '.join(str(error).split())}")
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def number(value: object) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _record(line: dict[str, Any]) -> Record:
+    metrics = line.get("metrics")
+    values = {**(metrics if isinstance(metrics, dict) else {}), **line}
+    return {key: known for key, value in values.items() if (known := number(value)) is not None}
+
+
+def _event(line: dict[str, Any]) -> Event:
+    return Event(
+        step=number(line.get("step")) or 0.0,
+        seconds=number(line.get("seconds")),
+        event=str(line.get("event", "event")),
+        message=str(line.get("message") or ""),
+    )
+
+
+def _samples(line: dict[str, Any]) -> Samples:
+    rows = line.get("rows")
+    known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return Samples(step=number(line.get("step")) or 0.0, rows=[_sample_row(row) for row in known])
+
+
+def _sample_row(row: dict[str, Any]) -> SampleRow:
+    def column(key: str) -> list[Any]:
+        value = row.get(key)
+        return value if isinstance(value, list) else []
+
+    return SampleRow(
+        original=[str(token) for token in column("original")],
+        masked=[str(token) for token in column("masked")],
+        corrupted=[str(token) for token in column("corrupted")],
+        replaced=[bool(label) for label in column("replaced")],
+        suspicion=[number(value) or 0.0 for value in column("suspicion")],
+    )

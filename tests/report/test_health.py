@@ -1,0 +1,65 @@
+import math
+
+import pytest
+
+from electra.report.health import judge, noteworthy, now, overall
+from electra.report.runs import read_runs
+
+
+def verdicts(folder):
+    return {verdict.range.key: verdict for verdict in judge(read_runs([folder])[0])}
+
+
+def test_a_run_that_learned_is_healthy(make_run):
+    folder = make_run(events=[])
+    assert {verdict.word for verdict in verdicts(folder).values()} == {"healthy"}
+    assert overall(read_runs([folder])[0]) == "healthy"
+
+
+def test_a_collapsed_discriminator_is_named(make_run):
+    folder = make_run(skill=0.1, events=[])
+    found = verdicts(folder)
+    assert found["discriminator_recall"].word == "low"
+    assert found["discriminator_auc"].word == "low"
+    assert "smaller generator" in found["discriminator_recall"].range.reason
+    assert "Discriminator recall low" in overall(read_runs([folder])[0])
+
+
+def test_the_first_steps_are_not_judged(make_run):
+    folder = make_run(steps=100)
+    assert {verdict.word for verdict in verdicts(folder).values()} == {"early"}
+    assert overall(read_runs([folder])[0]) == "too early to say"
+
+
+def test_the_range_of_replaced_tokens_follows_the_mask_rate(make_run):
+    folder = make_run()
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("mask_prob: 0.15", "mask_prob: 0.6"))
+    found = verdicts(folder)["replaced_fraction"]
+    assert (found.range.low, found.range.high, found.word) == (pytest.approx(0.2), 0.6, "low")
+
+
+def test_the_discriminator_must_beat_the_base_rate(make_run):
+    found = verdicts(make_run())
+    share = found["replaced_fraction"].now.value
+    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    assert found["discriminator_loss"].range.high == pytest.approx(entropy)
+
+
+def test_held_out_values_go_before_training_values(make_run):
+    (run,) = read_runs([make_run(steps=1000)])
+    assert now(run, "mlm_loss").value == run.valid[-1]["mlm_loss"]
+    tail = [record["loss"] for record in run.train][-5:]
+    assert now(run, "loss").value == pytest.approx(sum(tail) / 5)
+    assert now(run, "unknown").value is None
+
+
+def test_events_of_every_day_are_not_marked(make_run):
+    (run,) = read_runs([make_run()])
+    assert [event.event for event in noteworthy(run)] == [
+        "skipped_update",
+        "rolled_back",
+        "signal",
+        "resumed",
+    ]
+    assert overall(run) == "healthy now, but there was: rolled back"

@@ -1,0 +1,128 @@
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from electra.report.metrics import BY_KEY
+from electra.report.page import page
+from electra.report.runs import read_runs
+from electra.report.samples import outcome
+
+EVIL = "<script>alert(1)</script>\"'&"
+VOID = {"meta", "input"}
+
+
+class Balanced(HTMLParser):
+    """Fails on tags that do not close in order; collects what is read and what is linked."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.words, self.ids, self.links = [], [], [], []
+        self.feed(html)
+        assert not self.open, f"unclosed {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        self.ids += [value for name, value in attributes if name == "id"]
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_a_whole_page_is_well_formed_and_needs_nothing_else(make_run):
+    html = page(read_runs([make_run(steps=1000, keep={"step", *BY_KEY})]))
+    parsed = Balanced(html)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    assert all(link.startswith("#") for link in parsed.links)
+    assert not re.search(r"https?:|<script|url\((?!#)|@import", html)
+    text = " ".join(parsed.words)
+    for words in ("Discriminator AUC", "Gradient norm", "Learning rate", "Throughput", "above 20.0%"):
+        assert words in text
+    assert "rolled back" in text
+    assert "mask_prob" in text
+    assert "gemm_peak" in text
+
+
+def test_everything_from_outside_is_escaped(make_run):
+    folder = make_run(EVIL.replace("/", ""), steps=20, keep={"step"})
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "event", "step": 5, "event": EVIL, "message": EVIL}) + "\n")
+        file.write(json.dumps({"kind": "train", "step": 30, "metrics": {EVIL: 1.0}}) + "\n")
+    row = {key: [EVIL, "a"] for key in ("original", "masked", "corrupted")}
+    row |= {"replaced": [1, 0], "suspicion": [0.9, 0.2], "corrupted": ["b", EVIL]}
+    (folder / "samples.jsonl").write_text(json.dumps({"step": 5, "rows": [row]}))
+    (folder / "config.yaml").write_text(json.dumps({EVIL: EVIL, "model": {"size": EVIL}}))
+    (folder / "environment.json").write_text(json.dumps({EVIL: [EVIL]}))
+    html = page(read_runs([folder, folder]))
+    assert "<script" not in html
+    parsed = Balanced(html)
+    assert EVIL in " ".join(parsed.words)
+
+
+def test_several_runs_are_laid_over_one_another_on_four_axes(make_run):
+    keep = {"step", "tokens", "flops", "seconds", "loss"}
+    runs = [make_run("a", steps=100, keep=keep), make_run("b", steps=90, learning_rate=1e-3, keep=keep)]
+    html = page(read_runs(runs))
+    for axis in ("step", "tokens", "flops", "seconds"):
+        (grid,) = re.findall(rf'<div class="plots against-{axis}">.*?</div>', html, flags=re.DOTALL)
+        assert "var(--run0)" in grid
+        assert "var(--run1)" in grid
+    (differing,) = re.findall(r'<section id="config">.*?</table>', html, flags=re.DOTALL)
+    assert "train.learning_rate" in differing
+    assert "mask_prob" not in differing
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "environment.json", "metrics.jsonl", "samples.jsonl"])
+def test_each_file_may_be_missing(make_run, file):
+    folder = make_run(steps=20, keep={"step", "loss"})
+    (folder / file).unlink()
+    html = page(read_runs([folder]))
+    Balanced(html)
+    assert f"{file} is missing" in html
+
+
+def test_a_run_without_a_step_says_so(tmp_path):
+    (tmp_path / "config.yaml").write_text("objective: electra\n")
+    html = page(read_runs([tmp_path]))
+    assert "No step is logged yet." in html
+    assert "Nothing is measured yet." in html
+
+
+def test_an_objective_without_discriminator(make_run):
+    folder = make_run(steps=1000, keep={"step", "loss", "mlm_accuracy"})
+    row = {"original": ["a", "b"], "masked": ["a", "[MASK]"]}
+    (folder / "samples.jsonl").write_text(json.dumps({"step": 5, "rows": [row]}))
+    html = page(read_runs([folder]))
+    assert "Discriminator" not in html
+    assert "Generator accuracy" in html
+    assert 'class="mask" title="b">[MASK]<' in html
+
+
+@pytest.mark.parametrize(
+    ("replaced", "suspicion", "name"),
+    [(True, 0.9, "caught"), (True, 0.1, "missed"), (False, 0.9, "alarm"), (False, 0.1, "fine")],
+)
+def test_the_four_outcomes_of_a_token(replaced, suspicion, name):
+    assert outcome(replaced=replaced, suspicion=suspicion).class_ == name
+
+
+def test_samples_show_the_verdict_with_and_without_colour(make_run):
+    folder = make_run(steps=20, keep={"step", "loss"})
+    row = {"original": list("abcd"), "masked": list("a_cd"), "corrupted": list("xycd")}
+    row |= {"replaced": [1, 1, 0, 0], "suspicion": [0.9, 0.1, 0.8, 0.0]}
+    (folder / "samples.jsonl").write_text(json.dumps({"step": 7, "rows": [row]}))
+    html = page(read_runs([folder]))
+    for shown in (
+        'caught" title="was “a”, 90.0%',
+        ">x✓<",
+        ">y✗<",
+        ">c?<",
+        "1 of 2 replaced tokens noticed, 1 false",
+    ):
+        assert shown in html
