@@ -13,6 +13,10 @@ from electra.errors import InputError
 VERBS = {
     "demo": "the whole path on the text every Python installation carries",
     "prepare": "corpus -> tokenizer + token rows + manifest",
+    "plan": "settings -> parameters, FLOPs, memory, time and cost, before anything runs",
+    "pretrain": "rows -> run folder with checkpoints, metrics and the trained encoders",
+    "bench": "our speed beside the alternatives and the machine's own peak, in one run",
+    "report": "run folders -> one page with curves, health and samples",
 }
 
 OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130

@@ -1,1 +1,1 @@
-"""How any loss is minimised: optimizers, schedules."""
+"""How any loss is minimised: loop, optimizers, schedules, checkpoints, devices, health."""

@@ -1,0 +1,120 @@
+"""A machine -> the device, the precision and the memory that training gets there, and its measured peak."""
+
+import ctypes
+import os
+import platform
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from electra.errors import InputError
+from electra.train.distributed import World
+
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
+PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "bf16", "fp16"]
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+# Parameters of glibc's mallopt.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_KEPT_BYTES = 1 << 30
+
+_WORTHWHILE_SPEEDUP = 1.3
+_PROBE_SIZE = 512
+_PEAK_SIZE = 1024
+
+
+def set_up_allocator() -> None:
+    """Keep freed memory in the process: glibc gives large tensors back, and faults their pages in again."""
+    if platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
+    libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+    libc.mallopt(_TOP_PAD, 1 << 26)
+
+
+def choose_device(name: DeviceName, *, local_rank: int = 0) -> torch.device:
+    """The named device, or the fastest there is."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = "cuda" if available["cuda"] else "mps" if available["mps"] else "cpu"
+    if not available[name]:
+        raise InputError(f"train.device is {name}, but torch sees none here: use auto or cpu")
+    if name != "cuda":
+        return torch.device(name)
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def choose_precision(name: PrecisionName, device: torch.device, world: World) -> Precision:
+    """The named precision, or the fastest that trains well on the device; the same for all processes."""
+    if name == "fp16" and device.type != "cuda":
+        raise InputError(f"train.precision is fp16, which needs a CUDA device, not {device.type}: use auto")
+    if name != "auto":
+        return name
+    order: list[Precision] = ["fp32", "fp16", "bf16"]
+    return order[int(world.largest(order.index(_fastest_precision(device))))]
+
+
+def _fastest_precision(device: torch.device) -> Precision:
+    match device.type:
+        case "cuda":
+            return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+        case "cpu":
+            # Without instructions for it (AVX512-bf16, AMX) a product in bf16 takes ten times as long.
+            faster = _WORTHWHILE_SPEEDUP * gemm_speed(device, "fp32", size=_PROBE_SIZE, seconds=0.05)
+            return "bf16" if gemm_speed(device, "bf16", size=_PROBE_SIZE, seconds=0.05) > faster else "fp32"
+    return "fp32"
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
+    """Matrix products in the precision; weights stay in fp32."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, DTYPES[precision])
+
+
+def gemm_speed(
+    device: torch.device, precision: Precision, *, size: int = _PEAK_SIZE, seconds: float = 0.3
+) -> float:
+    """FLOP/s of the fastest square matrix product seen within some time: what 100 % of the machine is."""
+    left = torch.full((size, size), 0.5, dtype=DTYPES[precision], device=device)
+    right = left.t().contiguous()
+    fastest, begun = float("inf"), time.perf_counter()
+    while time.perf_counter() - begun < seconds or fastest == float("inf"):
+        before = time.perf_counter()
+        torch.mm(left, right)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        fastest = min(fastest, time.perf_counter() - before)
+    return 2 * size**3 / fastest
+
+
+def describe_machine() -> dict[str, Any]:
+    """What a reader of the run's figures must know of the machine."""
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": gpus,
+    }
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

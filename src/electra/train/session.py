@@ -1,0 +1,274 @@
+"""A state and a problem -> a trained state and a run folder: when to log, evaluate, save, go back, stop."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from electra.errors import InputError
+from electra.progress import clock
+from electra.train.checkpoint import Checkpoint, CheckpointConfig, CheckpointStore
+from electra.train.devices import autocast
+from electra.train.distributed import World
+from electra.train.health import HealthConfig, Verdict
+from electra.train.log import Display, JsonLines, shown
+from electra.train.loop import LoopConfig, Problem, Step, Sums, training_steps
+from electra.train.signals import Request, Requests
+from electra.train.state import TrainState
+
+CHECKPOINTS, METRICS, SAMPLES, SAVE_NOW = "checkpoints", "metrics.jsonl", "samples.jsonl", "checkpoint_now"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """How often a run says how it is."""
+
+    log_every: int = 10
+    """Steps between two lines of metrics.jsonl."""
+    evaluate_every: int = 1000
+    """Steps between two looks at held-out rows; the last step is always followed by one."""
+
+    def __post_init__(self) -> None:
+        for key in ("log_every", "evaluate_every"):
+            if getattr(self, key) < 1:
+                raise InputError(f"log.{key} is {getattr(self, key)}, expected 1 or more steps")
+
+
+def due(step: int, every: int) -> bool:
+    """Whether something that happens every so many steps happens after this one."""
+    return every > 0 and step > 0 and step % every == 0
+
+
+@dataclass(kw_only=True)
+class Session:
+    """One sitting of a run: from where its folder stands to the end of its budget, or to a signal."""
+
+    folder: Path
+    state: TrainState
+    problem: Problem
+    loop: LoopConfig
+    log: LogConfig
+    checkpoint: CheckpointConfig
+    health: HealthConfig
+    world: World
+    facts: Mapping[str, Any]
+    """What else every checkpoint says: config, and hashes of data and tokenizer."""
+    check_facts: Callable[[Mapping[str, Any]], None]
+    """Refuses a checkpoint that is of another run than this."""
+    on_start: Callable[[], None]
+    """Called once the run may begin or go on, before anything else is written."""
+    peak: float = 0.0
+    """Measured FLOP/s of the machine, all processes together; 0 if unknown."""
+    _begun: float = field(default=0.0, init=False)
+    _saved_step: int = field(default=-1, init=False)
+
+    def __post_init__(self) -> None:
+        self.metrics, self.samples = JsonLines(self.folder / METRICS), JsonLines(self.folder / SAMPLES)
+        self.store = CheckpointStore(self.folder / CHECKPOINTS, self.checkpoint)
+        self.requests = Requests(self.folder / SAVE_NOW)
+        self.display = Display(silent=not self.world.writes)
+
+    def run(self) -> None:
+        """Train until the budget is used up; a request to stop ends in a KeyboardInterrupt, all saved."""
+        with ExitStack() as stack:
+            stack.callback(self.problem.close)
+            for lines in (self.metrics, self.samples):
+                stack.callback(lines.close)
+            stack.enter_context(self.store)
+            stack.enter_context(self.display)
+            stack.enter_context(self.requests.heard())
+            self._start()
+            steps = training_steps(self.state, self.problem, self.loop, self.world)
+            while True:
+                if due(self.state.step, self.log.evaluate_every) or self._is_over():
+                    self._evaluate()
+                if due(self.state.step, self.checkpoint.save_every) or self._is_over():
+                    self._save("saved", forced=self._is_over())
+                if self._is_over():
+                    break
+                self._after(next(steps))
+                self._answer_requests()
+
+    def _start(self) -> None:
+        """Continue from the newest whole checkpoint, or make the first one, which also proves the disk."""
+        self._begun = time.monotonic()
+        checkpoint = self.store.load_latest(self._say_problem)
+        self.world.barrier()
+        if checkpoint is None:
+            tensors = self.state.tensors()
+            bytes_of_weights = sum(value.nbytes for value in tensors["model"].values())
+            # Weights and two moments of each, and one checkpoint more than is kept.
+            self.store.require_space(3 * bytes_of_weights * (self.checkpoint.keep_last + 1))
+            self.on_start()
+            self._save("started", forced=True)
+            return
+        self.check_facts(checkpoint.facts)
+        self.on_start()
+        self._return_to(checkpoint)
+        self._event("resumed", f"continuing from {checkpoint.path} at step {checkpoint.step:,}")
+
+    def _return_to(self, checkpoint: Checkpoint) -> None:
+        self.state.load(checkpoint)
+        self._begun = time.monotonic() - self.state.seconds
+        self._saved_step = self.state.step
+        if self.world.writes:
+            self.metrics.cut(self._is_past)
+            self.samples.cut(lambda record: record["step"] <= self.state.evaluated_step)
+
+    def _is_past(self, record: Mapping[str, Any]) -> bool:
+        """Whether a line tells of what was before the present state, and will not be written again."""
+        last = self.state.evaluated_step if record["kind"] == "valid" else self.state.step
+        return bool(record["step"] <= last)
+
+    def _is_over(self) -> bool:
+        return self._progress() >= 1
+
+    def _progress(self) -> float:
+        state = self.state
+        return self.loop.budget.progress(steps=state.step, seconds=state.seconds, tokens=state.tokens)
+
+    def _read_clock(self) -> None:
+        """The time used; the same for all processes, whose clocks differ, for they must stop together."""
+        self.state.seconds = self.world.largest(time.monotonic() - self._begun)
+
+    def _after(self, step: Step) -> None:
+        """Look at what a step did."""
+        state = self.state
+        self._read_clock()
+        self.store.check()
+        # While fp16 looks for its scale, gradients that are too large are meant to happen.
+        calibrating = state.scaler is not None and state.scaler.get_scale() > 1
+        verdict = "skip" if calibrating and not step.finite else self._judge(step)
+        if verdict == "roll_back":
+            self._roll_back(step)
+            return
+        if verdict == "skip":
+            self._event(
+                "skipped_update", f"step {state.step:,}: loss {step.loss}, gradient norm {step.gradient_norm}"
+            )
+        if due(state.step, self.log.log_every) or state.step == 1:
+            self._log(step)
+
+    def _judge(self, step: Step) -> Verdict:
+        phase = self.problem.phase(self.state.step - 1)
+        return self.state.health.observe(self.health, loss=step.loss, finite=step.finite, phase=phase)
+
+    def _log(self, step: Step) -> None:
+        if not self.world.writes:
+            return
+        metrics = self.problem.summarise(step.sums)
+        speed = step.tokens / step.seconds
+        mfu = speed * self.problem.flops_per_token / self.peak if self.peak else None
+        self.metrics.write(
+            {
+                "kind": "train",
+                **self._place(),
+                "learning_rate": step.learning_rate,
+                "gradient_norm": step.gradient_norm,
+                "tokens_per_second": speed,
+                "mfu": mfu,
+                "loss": step.loss,
+                "metrics": metrics,
+            }
+        )
+        state, share = self.state, f"  {mfu:.0%} of peak" if mfu else ""
+        left = self.loop.budget.seconds_left(steps=state.step, seconds=state.seconds, tokens=state.tokens)
+        values = shown({"loss": step.loss, **metrics}, self.problem.headlines)
+        self.display.show(f"step {state.step:,}  {values}  {speed:,.0f} tokens/s{share}  ETA {clock(left)}")
+
+    def _place(self) -> dict[str, Any]:
+        state = self.state
+        return {"step": state.step, "tokens": state.tokens, "seconds": state.seconds, "flops": state.flops}
+
+    def _evaluate(self) -> None:
+        """Look at held-out rows, unless that was done after this very step before."""
+        state = self.state
+        if state.evaluated_step == state.step:
+            return
+        totals: Sums = {}
+        self.problem.module.eval()
+        with autocast(self.loop.device, self.loop.precision):
+            for sums in self.problem.evaluate():
+                for name, value in sums.items():
+                    totals[name] = totals[name] + value if name in totals else value
+                self._answer_requests()
+            samples = self.problem.samples()
+        state.evaluated_step = state.step
+        if not totals:
+            return
+        metrics = self.problem.summarise(self.world.add(totals))
+        loss = metrics.get("loss", math.nan)
+        if math.isfinite(loss) and (state.best_loss is None or loss < state.best_loss):
+            state.best_step, state.best_loss = state.step, loss
+        self._read_clock()
+        if self.world.writes:
+            self.metrics.write({"kind": "valid", **self._place(), "metrics": metrics})
+            self.samples.write({"step": state.step, "rows": samples})
+            values = shown(metrics, self.problem.headlines)
+            self.display.say(f"held out after step {state.step:,}: {values}")
+        if illness := self.problem.diagnose(metrics, step=state.step, progress=self._progress()):
+            self._event("collapse", illness)
+
+    def _save(self, event: str, *, forced: bool = False) -> None:
+        """Write a checkpoint in the background; not of a state in doubt, which is none to go back to."""
+        if self._saved_step == self.state.step or not (forced or self.state.health.good):
+            return
+        self._saved_step = self.state.step
+        tensors = self.state.tensors()
+        if self.world.writes:
+            for lines in (self.metrics, self.samples):
+                lines.sync()
+            self.store.save(self.state.step, tensors, {**self.facts, **self.state.facts()})
+        self._event(event, f"checkpoint of step {self.state.step:,}", quiet=True)
+
+    def _answer_requests(self) -> None:
+        request = Request(int(self.world.largest(self.requests.look())))
+        if request is Request.NONE:
+            return
+        self._event(
+            "signal", f"{self.requests.name or 'another process'}: saving at step {self.state.step:,}"
+        )
+        self._save("saved", forced=True)
+        self.store.wait()
+        if request is Request.STOP:
+            raise KeyboardInterrupt(
+                f"saved at step {self.state.step:,} in {self.folder}; the same command continues from there"
+            )
+
+    def _roll_back(self, step: Step) -> None:
+        """Return to the last good checkpoint, and leave out the batches that led away from it."""
+        state, failed, health = self.state, self.state.step, self.state.health
+        health.require_hope(self.health, step=failed)
+        self.store.wait()
+        self.world.barrier()
+        checkpoint = self.store.load_latest(self._say_problem)
+        assert checkpoint is not None, "a run saves before its first step"
+        skipped = state.batches_skipped + failed - checkpoint.step
+        rollbacks = health.rollbacks + 1
+        seconds = state.seconds
+        self._return_to(checkpoint)
+        state.batches_skipped, state.health.rollbacks, state.seconds = skipped, rollbacks, seconds
+        self._begun = time.monotonic() - seconds
+        self._event(
+            "rolled_back",
+            f"loss {step.loss}, gradient norm {step.gradient_norm} at step {failed:,}: back to step "
+            f"{checkpoint.step:,}, leaving out {failed - checkpoint.step:,} batches (time {rollbacks} of "
+            f"{self.health.max_rollbacks})",
+        )
+        # Saved again with what is left out: a crash must not lead back into the same batches.
+        self._saved_step = -1
+        self._save("saved", forced=True)
+
+    def _event(self, event: str, message: str, *, quiet: bool = False) -> None:
+        if not self.world.writes:
+            return
+        place = {"step": self.state.step, "seconds": self.state.seconds}
+        self.metrics.write({"kind": "event", **place, "event": event, "message": message})
+        if not quiet:
+            self.display.say(f"{event.replace('_', ' ')}: {message}")
+
+    def _say_problem(self, problem: str) -> None:
+        self._event("damaged_checkpoint", problem)

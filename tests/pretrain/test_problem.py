@@ -1,0 +1,166 @@
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from electra.model.sizes import EncoderConfig
+from electra.pretrain import cost, views
+from electra.pretrain.config import GeneratorConfig, PretrainConfig
+from electra.pretrain.problem import PretrainProblem, Share
+from electra.pretrain.sizing import ModelConfig, paper_values
+
+
+class ToyBatches:
+    """Batches of the toy language: as much of `text.batches.Batches` as a problem uses."""
+
+    def __init__(self, toy, batch_size):
+        self.toy, self.batch_size = toy, batch_size
+
+    def part(self, step, *, rank, world_size):
+        share = self.batch_size // world_size
+        batch = self.toy.sentences(self.batch_size, seed=step)
+        rows = slice(rank * share, (rank + 1) * share)
+        values = {field.name: getattr(batch, field.name)[rows] for field in dataclasses.fields(batch)}
+        return dataclasses.replace(batch, **values)
+
+    def prefetch(self, start=0, *, rank=0, world_size=1, ahead=4):
+        step = start
+        while True:
+            yield step, self.part(step, rank=rank, world_size=world_size)
+            step += 1
+
+
+def problem(toy, *, share=None, objective=None, **changes):
+    objective = objective or toy.objective(**changes)
+    return PretrainProblem(
+        objective=objective,
+        module=objective,
+        train=ToyBatches(toy, 12),
+        valid=ToyBatches(toy, 6),
+        num_valid=3,
+        seed=0,
+        share=share or Share(),
+        device=torch.device("cpu"),
+        flops_per_token=1.0,
+        add=dict,
+        tokens=lambda ids: [str(number) for number in ids],
+    )
+
+
+def run(work):
+    outputs = [part() for part in work.parts]
+    return sum(loss.item() for loss, _ in outputs), [part.rows for part in work.parts]
+
+
+def test_micro_batches_add_up_to_the_batch(toy):
+    objective = toy.objective()
+    whole = problem(toy, objective=objective).begin(step=0, batch_number=0)
+    parts = problem(toy, objective=objective, share=Share(micro_batch=5)).begin(step=0, batch_number=0)
+    (loss, rows), (other, other_rows) = run(whole), run(parts)
+    assert (rows, other_rows) == ([12], [5, 5, 2])
+    assert loss == pytest.approx(other, rel=1e-5)
+    assert whole.tokens == parts.tokens == int(toy.sentences(12, seed=0).lengths_B.sum())
+
+
+def test_the_order_of_batches_may_jump(toy):
+    jumping, objective = problem(toy), toy.objective()
+    for number in (0, 1, 7, 8, 3):
+        fresh = problem(toy, objective=objective)
+        rows = [part.inputs.input_ids_BL for part in jumping.begin(step=0, batch_number=number).parts]
+        expected = [part.inputs.input_ids_BL for part in fresh.begin(step=0, batch_number=number).parts]
+        assert all(torch.equal(left, right) for left, right in zip(rows, expected, strict=True))
+    jumping.close()
+
+
+def test_held_out_rows_are_masked_alike_every_time(toy):
+    trained = problem(toy)
+    trained.objective.eval()
+    first, second = ([dict(sums) for sums in trained.evaluate()] for _ in range(2))
+    assert len(first) == 3
+    for left, right in zip(first, second, strict=True):
+        assert all(torch.equal(left[name], right[name]) for name in left)
+    assert trained.samples() == trained.samples()
+
+
+def test_samples_show_each_view_of_a_row(toy):
+    row = problem(toy).samples()[0]
+    length = len(row["original"])
+    assert {name: len(values) for name, values in row.items()} == dict.fromkeys(row, length)
+    assert row.keys() == {"original", "masked", "corrupted", "replaced", "suspicion"}
+    assert problem(toy, name="mlm").samples()[0].keys() == {"original", "masked"}
+    assert all(0 <= value <= 1 for value in row["suspicion"])
+
+
+def test_a_shown_row_names_what_was_replaced():
+    row = {
+        "original": ["a", "b"],
+        "masked": ["a", "[MASK]"],
+        "corrupted": ["a", "c"],
+        "replaced": [0, 1],
+        "suspicion": [0.1, 0.75],
+    }
+    assert "b -> c (suspicion 0.75)" in views.show_row(row)
+    assert "nothing" in views.show_row({**row, "replaced": [0, 0]})
+
+
+HEALTHY = {"discriminator_auc": 0.8, "discriminator_recall": 0.3, "replaced_fraction": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, None),
+        ({"discriminator_auc": 0.5, "discriminator_recall": 0.0}, "calls nothing replaced"),
+        ({"discriminator_auc": 0.5, "discriminator_recall": math.nan}, "calls nothing replaced"),
+        ({"replaced_fraction": 0.001}, "nothing to learn"),
+        ({"discriminator_auc": 0.5, "discriminator_recall": 0.2}, None),
+    ],
+)
+def test_collapse_is_told_with_its_cures(changes, words):
+    said = views.collapse({**HEALTHY, **changes}, step=5000, progress=0.5)
+    assert (said is None) == (words is None)
+    if words:
+        assert words in said
+        assert "--train.learning_rate" in said
+    assert views.collapse({**HEALTHY, **changes}, step=5000, progress=0.01) is None
+    assert views.collapse({**HEALTHY, **changes}, step=50, progress=0.5) is None
+
+
+def test_stages_are_phases(toy):
+    assert problem(toy).phase(0) == problem(toy).phase(10**6)
+    staged = problem(toy, name="two_stage")
+    first = staged.objective.config.two_stage.first_stage_steps
+    assert staged.phase(0) == staged.phase(first - 1) != staged.phase(first)
+
+
+def test_flops_grow_with_what_an_objective_computes():
+    encoder = EncoderConfig.preset("small")
+    flops = {
+        name: cost.flops_per_token(PretrainConfig(objective=name), encoder, length=128)
+        for name in ("mlm", "electra", "replace_mlm", "all_tokens_mlm")
+    }
+    assert flops["electra"] < flops["replace_mlm"] < flops["all_tokens_mlm"]
+    # Encoder 12 x 12 x 256² weights, six operations each: 57 MFLOP, and attention, embeddings and generator.
+    assert 57e6 < flops["mlm"] < flops["electra"] < 90e6
+    unigram = PretrainConfig(generator=GeneratorConfig(kind="unigram"))
+    assert cost.flops_per_token(unigram, encoder, length=128) < flops["electra"]
+
+
+def test_parameters_are_counted_by_part(toy):
+    objective = toy.objective()
+    counts = cost.parameters_by_part(objective)
+    assert sum(counts.values()) == sum(weight.numel() for weight in objective.parameters())
+    assert counts.keys() == {"generator", "generator_head", "discriminator", "discriminator_head"}
+
+
+def test_a_model_is_its_size_and_what_differs():
+    encoder = ModelConfig(size="base", num_hidden_layers=3, dropout=0.0).encoder(vocab_size=100)
+    assert (encoder.hidden_size, encoder.num_hidden_layers, encoder.vocab_size) == (768, 3, 100)
+    assert encoder.hidden_dropout_prob == encoder.attention_probs_dropout_prob == 0
+
+
+def test_the_papers_warm_up_is_ten_thousand_steps_at_the_papers_budget():
+    for size in ("small", "base", "large"):
+        values = paper_values(size)
+        assert values["train.warmup_fraction"] * values["train.steps"] == pytest.approx(10_000)

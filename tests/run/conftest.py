@@ -1,0 +1,101 @@
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electra import cli
+
+SENTENCE = "the old river was in a small city and the new model is fast to read of large mountain water"
+WORDS = SENTENCE.split()
+SMALL = {
+    "model.size": "tiny",
+    "model.hidden_size": 32,
+    "model.embedding_size": 16,
+    "model.intermediate_size": 64,
+    "generator.width": 0.5,
+    "train.steps": 20,
+    "train.batch_size": 8,
+    "train.learning_rate": 0.01,
+    "checkpoint.save_every": 4,
+    "log.log_every": 1,
+    "log.evaluate_every": 10,
+    "valid_rows": 16,
+}
+
+
+@dataclass(frozen=True)
+class SmallRuns:
+    """`electra pretrain` with a very small model, and what its runs have written."""
+
+    data: Path
+
+    def words(self, out: Path, *, data: Path | None = None, **changes: Any) -> list[str]:
+        keys = {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}
+        values = [f"--{key}={value}" for key, value in keys.items()]
+        return ["pretrain", f"--data={data or self.data}", f"--out={out}", *values]
+
+    def pretrain(self, out: Path, *, code: int = cli.OK, **changes: Any) -> None:
+        assert cli.main(self.words(out, **changes)) == code
+
+    def lines(self, run: Path, kind: str) -> list[dict[str, Any]]:
+        records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        return [record for record in records if record["kind"] == kind]
+
+    def events(self, run: Path, event: str) -> list[int]:
+        """The steps at which something happened."""
+        return [record["step"] for record in self.lines(run, "event") if record["event"] == event]
+
+    def learned(self, run: Path) -> tuple[Any, ...]:
+        """All of a run that must not depend on where it was interrupted."""
+        timed = ("seconds", "tokens_per_second", "mfu")
+        records = [*self.lines(run, "train"), *self.lines(run, "valid")]
+        facts = [{key: value for key, value in record.items() if key not in timed} for record in records]
+        last = sorted((run / "checkpoints").iterdir())[-1]
+        tensors = {name: load_file(last / f"{name}.safetensors") for name in ("model", "optimizer")}
+        return facts, last.name, tensors
+
+    def assert_same(self, run: Path, other: Path) -> None:
+        (facts, name, tensors), (other_facts, other_name, other_tensors) = map(self.learned, (run, other))
+        assert facts == other_facts
+        assert name == other_name
+        for group, values in tensors.items():
+            assert values.keys() == other_tensors[group].keys()
+            for key, value in values.items():
+                assert torch.equal(value, other_tensors[group][key]), (group, key)
+
+
+def prepare_small(folder: Path, *, seed: int) -> Path:
+    rng = random.Random(seed)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(20, 60))) + "." for _ in range(150)]
+    (folder / "corpus.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    keys = {"corpus": folder / "corpus.txt", "out": folder / "data", "vocab_size": 300, "seq_length": 32}
+    more = {"valid_fraction": 0.2, "workers": 1}
+    assert cli.main(["prepare", *(f"--{key}={value}" for key, value in {**keys, **more}.items())]) == cli.OK
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Small runs on small data, on one thread: small models are faster so."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield SmallRuns(prepare_small(tmp_path_factory.mktemp("text"), seed=0))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def other_data(tmp_path_factory):
+    return prepare_small(tmp_path_factory.mktemp("other"), seed=1)
+
+
+@pytest.fixture(scope="session")
+def whole(runs, tmp_path_factory):
+    """An uninterrupted run."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    runs.pretrain(out)
+    return out

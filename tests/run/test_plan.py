@@ -1,0 +1,161 @@
+import dataclasses
+import json
+
+import pytest
+
+from electra.errors import InputError
+from electra.run.plan import PlanConfig, main, make_plan, read_settings
+from electra.run.pretrain import PretrainRunConfig
+
+
+def plan_of(*arguments):
+    return make_plan(read_settings(arguments))
+
+
+def printed(capsys, *arguments):
+    main(arguments)
+    return capsys.readouterr().out
+
+
+def test_electra_small_as_in_the_paper():
+    plan = plan_of("--hardware", "V100")
+    assert sum(plan.needs.parameters.values()) == 14_196_219
+    assert plan.needs.paper_flops == pytest.approx(1.2937e18, rel=0.01)
+    assert plan.needs.flops == pytest.approx(1.15e18, rel=0.01)
+    assert plan.needs.tokens == 128 * 128 * 1_000_000
+    # 4 days in the paper.
+    assert 1 < plan.needs.seconds / 86400 < 8
+    assert plan.needs.cost == pytest.approx(plan.needs.seconds / 3600 * plan.machine.price)
+    assert plan.needs.disk == 12 * 14_196_219 * 3
+
+
+def test_more_devices_are_faster_but_not_quite_as_many_times():
+    one, four = (plan_of("--model.size", "tiny", "--hardware", "A100", "--devices", n) for n in ("1", "4"))
+    assert 3 < one.needs.seconds / four.needs.seconds < 4
+    assert four.work.rows_at_once == one.work.rows_at_once / 4
+    assert four.needs.cost > one.needs.cost
+
+
+def test_the_share_of_the_peak_can_be_given():
+    slow, fast = (
+        plan_of("--model.size", "tiny", "--hardware", "A100", "--achievable", share)
+        for share in ("0.1", "0.2")
+    )
+    assert slow.needs.seconds == pytest.approx(2 * fast.needs.seconds)
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"),
+    [("--train.steps=7", 7), ("--train.max_tokens=81920", 10), ("--train.max_time=1s", None)],
+)
+def test_the_budget_that_is_used_up_first_counts(budget, steps):
+    plan = plan_of("--model.size", "tiny", "--hardware", "A100", "--train.batch_size=64", budget)
+    if steps is None:
+        assert plan.needs.seconds == pytest.approx(1, rel=0.02)
+        assert plan.work.steps < 10_000
+    else:
+        assert plan.work.steps == steps
+
+
+@pytest.mark.parametrize("objective", ["mlm", "electra_15", "replace_mlm", "all_tokens_mlm"])
+def test_other_objectives(objective):
+    electra, other = (
+        plan_of("--model.size", "tiny", "--hardware", "A100", "--objective", name, "--generator.width", "1")
+        for name in ("electra", objective)
+    )
+    assert other.needs.flops > 0
+    assert (other.needs.flops < electra.needs.flops) == (objective == "mlm")
+    assert (other.needs.paper_flops is None) == (objective in ("replace_mlm", "all_tokens_mlm"))
+
+
+def test_a_micro_batch_that_fits_is_found():
+    asked = ("--model.size", "base", "--hardware", "V100", "--train.steps", "10")
+    whole, fitting = plan_of(*asked), plan_of(*asked, "--train.micro_batch", "auto")
+    assert whole.needs.memory.total > whole.machine.memory
+    assert fitting.needs.memory.total < 0.9 * fitting.machine.memory
+    assert fitting.needs.seconds == whole.needs.seconds
+
+
+def test_this_machine_is_measured(capsys):
+    out = printed(capsys, "--model.size", "tiny", "--train.steps", "10", "--probe_seconds", "0.05")
+    assert "1 x this" in out
+    assert "no price is given" in out
+    assert "50.0% of the speed measured here" in out
+
+
+def test_the_table_says_what_it_rests_on(capsys, tmp_path):
+    file = tmp_path / "plan.json"
+    asked = ("--model.size", "tiny", "--hardware", "H100", "--devices", "8", "--train.steps", "1000")
+    out = printed(capsys, *asked, "--price_per_hour", "3", "--json", str(file))
+    for words in (
+        "8 x H100",
+        "Assumptions",
+        "of its 16-bit peak",
+        "keep 90% of their speed",
+        "costs 3 an hour",
+    ):
+        assert words in out
+    (plan,) = json.loads(file.read_text())["plans"]
+    assert plan["work"]["steps"] == 1000
+    assert plan["memory_total"] > plan["needs"]["memory"]["weights"]
+
+
+@pytest.mark.parametrize("budget", [("--budget_time", "2h"), ("--budget_money", "50")])
+def test_what_fits_into_a_budget(capsys, budget, tmp_path):
+    file = tmp_path / "plan.json"
+    out = printed(capsys, "--hardware", "A100", *budget, "--json", str(file))
+    plans = json.loads(file.read_text())["plans"]
+    assert [plan["size"] for plan in plans] == ["tiny", "small", "base", "large"]
+    for plan in plans:
+        spent = plan["needs"]["seconds"] / 7200 if "2h" in budget else plan["needs"]["cost"] / 50
+        assert 0.95 < spent <= 1
+    taken = "small" if "2h" in budget else "base"
+    assert f"electra pretrain --model.size {taken} --train.steps" in out
+
+
+def test_a_budget_too_small_for_everything_says_so(capsys):
+    out = printed(capsys, "--hardware", "A100", "--budget_time", "1s")
+    assert "Take tiny: nothing larger comes nearer to a sixteenth" in out
+
+
+def test_a_file_of_a_run_can_be_given(tmp_path):
+    run_keys = {entry.name for entry in dataclasses.fields(PretrainRunConfig)}
+    assert run_keys <= {entry.name for entry in dataclasses.fields(PlanConfig)}
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "model: {size: tiny}\nseed: 3\nlog: {log_every: 7}\ntrain: {steps: 5, learning_rate: 1e-4}\n"
+    )
+    plan = plan_of("--config", str(file), "--hardware", "A100")
+    assert (plan.size, plan.work.steps, plan.work.batch_size) == ("tiny", 5, 64)
+
+
+def test_rows_and_vocabulary_come_from_the_data(tmp_path):
+    from electra import files
+
+    facts = {
+        "splits": {"train": {"tokens": 600, "rows": 10}},
+        "seq_length": 80,
+        "tokenizer": {"vocab_size": 99},
+    }
+    files.write_manifest(tmp_path, {"kind": "dataset", **facts})
+    plan = plan_of(
+        "--model.size", "tiny", "--hardware", "A100", "--data", str(tmp_path), "--train.steps", "1"
+    )
+    assert (plan.work.length, plan.work.fill, plan.model.encoder.vocab_size) == (80, 0.75, 99)
+    assert plan.needs.tokens == 64 * 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--hardware", "K80"], "hardware is 'K80', expected this or one of"),
+        (["--budget_money", "5", "--probe_seconds", "0.01", "--model.size", "tiny"], "give --price_per_hour"),
+        (["--budget_time", "soon"], "budget_time is 'soon'"),
+        (["--devices", "0"], "devices is 0"),
+        (["--price_per_hour", "-1"], "price_per_hour is -1"),
+        (["--hardwear", "V100"], "did you mean 'hardware'"),
+    ],
+)
+def test_bad_usage_says_the_way_out(arguments, message):
+    with pytest.raises(InputError, match=message):
+        main(arguments)

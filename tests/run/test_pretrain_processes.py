@@ -1,0 +1,193 @@
+"""`electra pretrain` in processes of its own: several that share the work, and ones that are killed."""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from electra import cli
+from electra.train import checkpoint
+
+pytestmark = pytest.mark.slow
+
+
+# A process of its own: what a test changes in this one does not reach there.
+SCRIPT = """
+import os, sys
+from electra import cli
+from electra.pretrain.problem import PretrainPart
+from electra.text.batches import Batches
+
+if spoiled := os.environ.get("SPOIL_ON_LAST_RANK"):
+    call = PretrainPart.__call__
+    def spoil(self):
+        loss, sums = call(self)
+        last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
+        return (loss * float("nan") if last and self.random.step == int(spoiled) else loss), sums
+    PretrainPart.__call__ = spoil
+if ids := os.environ.get("ROW_IDS"):
+    part = Batches.part
+    def record(self, step, *, rank, world_size):
+        batch = part(self, step, rank=rank, world_size=world_size)
+        if self.batch_size == 8:
+            with open(f"{ids}-{rank}", "a") as file:
+                print(step, *batch.row_ids_B, file=file)
+        return batch
+    Batches.part = record
+sys.exit(cli.main())
+"""
+
+
+def launch(command, **environment):
+    everything = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        **{key: str(value) for key, value in environment.items()},
+    }
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *command], env=everything, stderr=subprocess.PIPE)
+
+
+def launch_world(size, command, **environment):
+    """What torchrun does, with fewer processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": size}
+    return [launch(command, **place, RANK=rank, LOCAL_RANK=rank, **environment) for rank in range(size)]
+
+
+def finish(processes, code=cli.OK):
+    messages = [process.communicate(timeout=300)[1].decode() for process in processes]
+    assert [process.returncode for process in processes] == [code] * len(processes), messages
+    return messages
+
+
+@pytest.mark.parametrize("objective", ["electra", "two_stage"])
+def test_two_processes_do_the_work_of_one(runs, tmp_path, objective):
+    changes = {"model__dropout": 0.0, "train__steps": 6, "objective": objective}
+    if objective == "two_stage":
+        changes |= {"two_stage__first_stage_steps": 3, "generator__sharing": "none", "generator__width": 1}
+    for size in (1, 2):
+        command = runs.words(tmp_path / str(size), **changes)
+        finish(launch_world(size, command, ROW_IDS=tmp_path / f"rows{size}"))
+    one, two = (runs.lines(tmp_path / size, "train") for size in ("1", "2"))
+    assert one[0]["loss"] == pytest.approx(two[0]["loss"], rel=1e-6)
+    assert one[0]["gradient_norm"] == pytest.approx(two[0]["gradient_norm"], rel=1e-5)
+    for alone, shared in zip(one, two, strict=True):
+        assert alone["loss"] == pytest.approx(shared["loss"], rel=1e-3)
+        assert alone["tokens"] == shared["tokens"]
+    rows = {
+        (size, rank): [line.split() for line in (tmp_path / f"rows{size}-{rank}").read_text().splitlines()]
+        for size, rank in ((1, 0), (2, 0), (2, 1))
+    }
+    for whole, first, second in zip(rows[1, 0], rows[2, 0], rows[2, 1], strict=False):
+        assert whole[1:] == [*first[1:], *second[1:]]
+
+
+def test_a_run_of_two_processes_is_exact_and_goes_on_with_one(runs, tmp_path):
+    changes = {"model__dropout": 0.0, "checkpoint__save_every": 5}
+    finish(launch_world(2, runs.words(tmp_path / "whole", **changes)))
+    parts = launch_world(2, runs.words(tmp_path / "parts", **changes))
+    wait_for(tmp_path / "parts" / "checkpoints" / "step-00000005", parts)
+    for process in parts:
+        process.kill()
+    for process in parts:
+        process.communicate()
+    shutil.copytree(tmp_path / "parts", tmp_path / "alone")
+    finish(launch_world(2, runs.words(tmp_path / "parts", **changes)))
+    runs.assert_same(tmp_path / "whole", tmp_path / "parts")
+    finish(
+        [launch(runs.words(tmp_path / "alone", **changes, train__micro_batch=4, resume__allow_changes="all"))]
+    )
+    last = [runs.lines(tmp_path / name, "train")[-1]["loss"] for name in ("whole", "alone")]
+    assert last[0] == pytest.approx(last[1], rel=1e-3)
+
+
+def test_no_number_on_one_process_is_skipped_by_both(runs, tmp_path):
+    changes = {"train__steps": 5, "model__dropout": 0.0}
+    finish(launch_world(2, runs.words(tmp_path / "run", **changes), SPOIL_ON_LAST_RANK=2))
+    assert runs.events(tmp_path / "run", "skipped_update") == [3]
+    assert [record["loss"] is None for record in runs.lines(tmp_path / "run", "train")] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_signal_to_one_process_stops_and_saves_both(runs, tmp_path):
+    processes = launch_world(2, runs.words(tmp_path / "run", train__steps=10**5))
+    wait_for(tmp_path / "run" / "checkpoints" / "step-00000004", processes)
+    processes[1].send_signal(signal.SIGTERM)
+    finish(processes, code=cli.INTERRUPTED)
+    saved = max((tmp_path / "run" / "checkpoints").iterdir())
+    assert (
+        checkpoint.CheckpointStore(saved.parent, checkpoint.CheckpointConfig()).load_latest(print).path
+        == saved
+    )
+
+
+def test_sharded_weights_learn_the_same_and_checkpoints_are_of_one_kind(runs, tmp_path):
+    changes = {"model__dropout": 0.0, "train__steps": 12, "train__micro_batch": 3}
+    finish(launch_world(2, runs.words(tmp_path / "ddp", **changes)))
+    finish(launch_world(2, runs.words(tmp_path / "fsdp", **changes, train__parallel="fsdp")))
+    ddp, fsdp = (runs.lines(tmp_path / name, "train") for name in ("ddp", "fsdp"))
+    assert ddp[0]["loss"] == pytest.approx(fsdp[0]["loss"], rel=1e-6)
+    assert [line["loss"] for line in ddp] == pytest.approx([line["loss"] for line in fsdp], rel=1e-3)
+    # The last checkpoint but one of each, continued in the other way, and by one process.
+    shutil.rmtree(tmp_path / "ddp" / "checkpoints" / "step-00000012")
+    allow = {"resume__allow_changes": "all"}
+    shutil.copytree(tmp_path / "ddp", tmp_path / "ddp to fsdp")
+    finish(launch_world(2, runs.words(tmp_path / "ddp to fsdp", **changes, **allow, train__parallel="fsdp")))
+    shutil.rmtree(tmp_path / "fsdp" / "checkpoints" / "step-00000012")
+    finish([launch(runs.words(tmp_path / "fsdp", **changes, **allow))])
+    for name in ("ddp to fsdp", "fsdp"):
+        continued = runs.lines(tmp_path / name, "train")
+        assert [line["loss"] for line in continued] == pytest.approx([line["loss"] for line in ddp], rel=1e-3)
+        assert runs.events(tmp_path / name, "resumed") == [8]
+
+
+def wait_for(path, processes):
+    while not path.exists():
+        assert all(process.poll() is None for process in processes), processes[0].communicate()
+        time.sleep(0.02)
+
+
+def test_killed_at_any_moment_twenty_times_it_ends_bit_for_bit_the_same(runs, tmp_path):
+    changes = {"train__steps": 400, "train__micro_batch": 5, "log__evaluate_every": 50}
+    finish([launch(runs.words(tmp_path / "whole", **changes))])
+    run, rng, kills = tmp_path / "run", random.Random(0), 0
+    while kills < 20:
+        process = launch(runs.words(run, **changes))
+        known = set((run / "checkpoints").glob("step-*")) if run.exists() else set()
+        while process.poll() is None and set((run / "checkpoints").glob("step-*")) <= known:
+            time.sleep(0.01)
+        time.sleep(rng.random() * 0.2)
+        assert process.poll() is None, process.communicate()[1].decode()
+        process.kill()
+        process.communicate()
+        kills += 1
+    finish([launch(runs.words(run, **changes))])
+    runs.assert_same(run, tmp_path / "whole")
+
+
+def test_a_supervisor_starts_again_after_a_crash(runs, tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "electra", *runs.words(run, train__steps=300), "--max_restarts=3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    supervisor = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    wait_for(run / "checkpoints" / "step-00000008", [supervisor])
+    (child,) = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGKILL)
+    message = finish([supervisor])[0]
+    assert "restart 1 of 3" in message
+    assert len(runs.events(run, "resumed")) == 1
+    assert runs.lines(run, "train")[-1]["step"] == 300

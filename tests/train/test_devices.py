@@ -1,0 +1,73 @@
+import ctypes
+
+import pytest
+import torch
+
+from electra.errors import InputError
+from electra.train import devices, memory
+from electra.train.distributed import World
+
+CPU = torch.device("cpu")
+
+
+def test_auto_takes_bf16_only_where_it_is_faster(monkeypatch):
+    for speed, expected in ((10.0, "fp32"), (1000.0, "bf16")):
+        speeds = {"fp32": 100.0, "bf16": speed}
+        monkeypatch.setattr(devices, "gemm_speed", lambda device, name, speeds=speeds, **_: speeds[name])
+        assert devices.choose_precision("auto", CPU, World()) == expected
+
+
+def test_a_named_precision_is_taken_and_an_impossible_one_refused():
+    assert devices.choose_precision("bf16", CPU, World()) == "bf16"
+    with pytest.raises(InputError, match="needs a CUDA device"):
+        devices.choose_precision("fp16", CPU, World())
+
+
+def test_autocast_computes_in_the_precision():
+    weight = torch.ones(4, 4)
+    with devices.autocast(CPU, "bf16"):
+        assert (weight @ weight).dtype == torch.bfloat16
+    with devices.autocast(CPU, "fp32"):
+        assert (weight @ weight).dtype == torch.float32
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match=r"train\.device is cuda"):
+        devices.choose_device("cuda")
+
+
+def test_the_peak_is_measured():
+    assert devices.gemm_speed(CPU, "fp32", size=64, seconds=0.01) > 1e6
+
+
+def test_the_allocator_can_be_set_up_more_than_once():
+    for _ in range(2):
+        devices.set_up_allocator()
+    assert ctypes.CDLL(None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "rows"), [("all", 0, 12), (5, 0, 5), (99, 0, 12), ("auto", 10**9, 12), ("auto", 900, 4)]
+)
+def test_the_micro_batch_fits_into_memory(monkeypatch, asked, free, rows):
+    monkeypatch.setattr(memory, "free_memory", lambda device: free)
+    assert memory.choose_micro_batch(asked, share=12, bytes_per_row=lambda: 100.0, device=CPU) == rows
+
+
+def test_what_a_backward_pass_needs_is_counted_once():
+    weight = torch.ones(8, 8, requires_grad=True)
+    with memory.saved_bytes() as total:
+        (weight.exp() * 2).tanh()
+    assert total[0] == 2 * 8 * 8 * 4
+
+
+def test_running_out_of_memory_names_the_key_and_other_errors_pass():
+    with pytest.raises(InputError, match=r"--train\.micro_batch 8"), memory.explained_out_of_memory(rows=16):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+    with pytest.raises(RuntimeError, match="shapes"), memory.explained_out_of_memory(rows=16):
+        raise RuntimeError("shapes differ")
+
+
+def test_free_memory_is_some():
+    assert memory.free_memory(CPU) > 1e6
