@@ -303,3 +303,11 @@ def test_values_that_are_not_given_are_the_papers_for_the_size(size, rate, mask_
     settings = read_settings(["--config", str(path), "--data=d", "--out=o", "--train.steps=9"])
     assert (settings.train.learning_rate, settings.masking.mask_prob) == (rate, mask_prob)
     assert (settings.generator.width, settings.train.batch_size, settings.train.steps) == (width, 7, 9)
+
+
+def test_another_budget_replaces_the_papers_number_of_steps():
+    where = ["--data=d", "--out=o"]
+    assert read_settings(where).train.steps == 1_000_000
+    assert read_settings([*where, "--train.max_time=30m"]).train.steps is None
+    assert read_settings([*where, "--train.max_tokens=1e9"]).train.steps is None
+    assert read_settings([*where, "--train.max_time=30m", "--train.steps=9"]).train.steps == 9

@@ -101,8 +101,12 @@ def read_settings(arguments: Sequence[str]) -> PretrainRunConfig:
     """The size's values first, then the file's, then the command line's."""
     asks = ("--print_config", "--help", "-h")
     words = [word for word in arguments if word.partition("=")[0] not in asks]
-    size = config.parse(PretrainRunConfig, words, prog="electra pretrain").model.size
-    preset = [f"--{key}={value!r}" for key, value in paper_values(size).items()]
+    given = config.parse(PretrainRunConfig, words, prog="electra pretrain")
+    values = paper_values(given.model.size)
+    if given.train.max_time or given.train.max_tokens:
+        # Another budget than the paper's number of steps was chosen.
+        del values["train.steps"]
+    preset = [f"--{key}={value!r}" for key, value in values.items()]
     settings = config.parse(PretrainRunConfig, [*preset, *arguments], prog="electra pretrain")
     if not settings.data or not (settings.out or settings.dry_run):
         raise InputError("give --data DIR and --out RUN (see 'electra pretrain --help')")
