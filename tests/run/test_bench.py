@@ -41,6 +41,7 @@ def test_the_command_runs_all_of_them_and_writes_what_it_measured(tmp_path, caps
     assert {name: len(times) for name, times in seconds.items()} == dict.fromkeys(CONTESTANTS, 1)
 
 
-def test_what_it_cannot_measure_is_refused(capsys):
-    assert main(["bench", "coffee"]) == 2
+@pytest.mark.parametrize("words", [["coffee"], []])
+def test_what_it_cannot_measure_is_refused(words, capsys):
+    assert main(["bench", *words]) == 2
     assert "pretrain" in capsys.readouterr().err

@@ -55,7 +55,7 @@ _LEARNING_RATE, _CLIP_NORM, _WEIGHT_DECAY = 5e-4, 1.0, 0.01
 class BenchConfig:
     """Our speed beside the alternatives, and the machine's own peak."""
 
-    what: Literal["pretrain"] = "pretrain"
+    what: Literal["pretrain"] | None = None
     """What to measure; may also stand alone: electra bench pretrain."""
     size: Literal["tiny", "small", "base"] = "small"
     """Size of the model."""
@@ -86,6 +86,8 @@ def main(arguments: Sequence[str]) -> None:
     if words and not words[0].startswith("-"):
         words = ["--what", *words]
     settings = config.parse(BenchConfig, words, prog="electra bench")
+    if not (settings.what or settings.contestant):
+        raise InputError("say what to measure: electra bench pretrain")
     import_extra("transformers", extra="hf")
     if settings.contestant:
         print(json.dumps(take_turn(settings, settings.contestant)))
