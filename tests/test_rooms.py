@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "model": {"config", "errors"},
     "pretrain": {"text.batches", "model", "seeds", "errors"},
     "train": BASE,
-    "tasks": {"text", "model", "config", "files", "errors"},
+    "tasks": {"text", "model", "config", "files", "errors", "seeds"},
     "ship": {"text", "model", "tasks", "errors"},
     "report": set(),
     "run": {*BASE, "text", "model", "pretrain", "train", "tasks", "ship", "report", "cli"},

@@ -223,3 +223,13 @@ def test_transformers_reads_the_same_ids(tmp_path, algorithm, with_model_config)
         assert pair["attention_mask"] == [1] * len(pair["input_ids"])
         assert (theirs.pad_token_id, theirs.mask_token_id) == (tokenizer.pad_id, tokenizer.mask_id)
         assert len(theirs) == tokenizer.vocab_size
+
+
+def test_offsets_lead_back_to_the_text():
+    tokenizer = train(["Grüße aus Köln und München", "weiß"] * 20, TokenizerConfig(vocab_size=300))
+    text = "  Köln, weiß "
+    [located] = tokenizer.encode_with_offsets([text])
+    assert located.ids.tolist() == tokenizer.encode([text]).ids.tolist()
+    words = [text[first:last] for first, last in located.offsets_T2.tolist()]
+    assert "".join(words) == "Köln,weiß"
+    assert tokenizer.encode_with_offsets([""])[0].offsets_T2.shape == (0, 2)

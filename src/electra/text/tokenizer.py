@@ -24,7 +24,7 @@ from electra.text import tokenizer_files, vocabulary
 from electra.text.tokenizer_files import SETTINGS_FILE, TOKENIZER_FILE, VOCABULARY_FILE
 from electra.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig
 
-__all__ = ["SPECIAL_TOKENS", "Encoded", "Tokenizer", "TokenizerConfig", "load", "train"]
+__all__ = ["SPECIAL_TOKENS", "Encoded", "Located", "Tokenizer", "TokenizerConfig", "load", "train"]
 
 WORD_STARTS = {"Metaspace": "▁", "ByteLevel": "Ġ"}
 
@@ -38,6 +38,13 @@ class Encoded(NamedTuple):
     def split(self) -> list[np.ndarray]:
         """The ids of each text by itself."""
         return np.split(self.ids, np.cumsum(self.lengths)[:-1]) if len(self.lengths) else []
+
+
+class Located(NamedTuple):
+    """The token ids of a text with the first and one past the last character of each."""
+
+    ids: np.ndarray
+    offsets_T2: np.ndarray
 
 
 class WordMemory:
@@ -140,6 +147,13 @@ class Tokenizer:
         # Some foreign models read the name of a special token as a word.
         ids[np.isin(ids, [self.pad_id, self.cls_id, self.sep_id, self.mask_id])] = self.unk_id
         return Encoded(ids, lengths)
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
+        """Token ids without special tokens, each with the characters that it stands for."""
+        return [
+            Located(np.array(text.ids, np.uint32), np.array(text.offsets, np.int64).reshape(-1, 2))
+            for text in self._backend.encode_batch(list(texts), add_special_tokens=False)
+        ]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text; special tokens are shown."""
