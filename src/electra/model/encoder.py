@@ -134,7 +134,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.num_heads = config.num_attention_heads
+        self.head_size = config.head_size
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
@@ -157,19 +157,19 @@ class Attention(nn.Module):
         return attention_map(query_BHLS, key_BHLS, bias=inputs.bias)
 
     def project(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, split among the heads."""
-        query_BHLS, key_BHLS, value_BHLS = (
-            self.split(linear(hidden_BLD), inputs.padding) for linear in (self.query, self.key, self.value)
-        )
+        """Queries, scaled, keys and values, split among the heads."""
+        # One product in place of three: the input is read once, and its gradient written once.
+        query, scale = self.query, self.head_size**-0.5
+        weight = torch.cat([query.weight * scale, self.key.weight, self.value.weight])
+        bias = torch.cat([query.bias * scale, self.key.bias, self.value.bias])
+        projected = functional.linear(hidden_BLD, weight, bias)
+        if inputs.padding:
+            projected = inputs.padding.restore(projected)
+        split = projected.unflatten(-1, (3, -1, self.head_size)).permute(2, 0, 3, 1, 4)
+        query_BHLS, key_BHLS, value_BHLS = split.contiguous().unbind()
         if inputs.rotation is not None:
             query_BHLS, key_BHLS = rotate(query_BHLS, inputs.rotation), rotate(key_BHLS, inputs.rotation)
         return query_BHLS, key_BHLS, value_BHLS
-
-    def split(self, projected_BLD: Tensor, padding: Padding | None) -> Tensor:
-        """One part for each head: (B, H, L, S)."""
-        if padding:
-            projected_BLD = padding.restore(projected_BLD)
-        return projected_BLD.view(*projected_BLD.shape[:2], self.num_heads, -1).transpose(1, 2)
 
 
 class FeedForward(nn.Module):

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from electra.model.encoder import Dropout, GlorotLinear
 from electra.model.sizes import EncoderConfig
+from electra.model.token_loss import token_loss
 
 LOGITS_PER_CHUNK = 2**25
 """Positions x vocabulary that are held at a time: 128 MiB in float32."""
@@ -80,7 +81,7 @@ class GeneratorHead(nn.Module):
 
 def token_losses(logits_CV: Tensor, target_C: Tensor) -> tuple[Tensor]:
     """Cross-entropy of each position in float32: a function for `GeneratorHead.reduce`."""
-    return (functional.cross_entropy(logits_CV.float(), target_C.long(), reduction="none"),)
+    return (token_loss(logits_CV, target_C).loss_C,)
 
 
 class DiscriminatorHead(nn.Module):

@@ -75,10 +75,11 @@ def _embedding_bytes_per_token(config: EncoderConfig, number_size: int) -> int:
 
 
 def cast_bytes(config: EncoderConfig, *, number_size: int) -> int:
-    """Copies of an encoder's matrices in the precision of the products, if that is not their own."""
-    if number_size == _FLOAT:
-        return 0
+    """Copies of an encoder's matrices, joined or in the precision of the products."""
     hidden = config.hidden_size
+    if number_size == _FLOAT:
+        # Query, key and value are one product.
+        return _FLOAT * config.num_hidden_layers * 3 * hidden * hidden
     layer = 4 * hidden * hidden + 2 * hidden * config.intermediate_size
     projection = config.embedding_size * hidden if config.embedding_size != hidden else 0
     return number_size * (config.num_hidden_layers * layer + projection)

@@ -55,6 +55,11 @@ class GeneratorConfig:
                 f"{self.depth}: one encoder for both needs kind mlm, width 1 and depth 1"
             )
 
+    @property
+    def draws_as_is(self) -> bool:
+        """Whether tokens are drawn from the very distribution that the loss is computed with."""
+        return (self.sampling, self.temperature, self.correct_token) == ("categorical", 1, "allowed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStageConfig:

@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from electra.model.heads import GeneratorHead
+from electra.model.token_loss import token_loss
 from electra.pretrain.config import GeneratorConfig
 from electra.pretrain.inputs import Inputs
 from electra.pretrain.masking import Masked
 from electra.pretrain.metrics import Sums, mean
 from electra.pretrain.networks import FixedGenerator, Generator
-from electra.pretrain.sampling import sample
+from electra.pretrain.sampling import draw, sample
 from electra.pretrain.towers import TwoTowers
 
 Reduce = Callable[..., tuple[Tensor, ...]]
@@ -85,24 +85,26 @@ def _judge(
     logits_CV: Tensor, original_C: Tensor, uniform_C: Tensor, *, config: GeneratorConfig
 ) -> tuple[Tensor, ...]:
     """A function for `reduce`: the fields of a proposal."""
-    log_probs_CV = logits_CV.float().log_softmax(-1)
-    loss_C = functional.nll_loss(log_probs_CV, original_C, reduction="none")
+    judged = token_loss(logits_CV, original_C)
     with torch.no_grad():
-        entropy_C = -torch.linalg.vecdot(log_probs_CV.exp(), log_probs_CV)
-        sampled_C = sample(
-            log_probs_CV,
-            uniform_C,
-            method=config.sampling,
-            temperature=config.temperature,
-            forbidden_P=original_C if config.correct_token == "forbidden" else None,
-        )
-        return loss_C, log_probs_CV.argmax(-1) == original_C, entropy_C, sampled_C
+        entropy_C = judged.log_normaliser_C - torch.linalg.vecdot(judged.probs_CV, logits_CV.float())
+        if config.draws_as_is:
+            sampled_C = draw(judged.probs_CV, uniform_C)
+        else:
+            sampled_C = sample(
+                logits_CV,
+                uniform_C,
+                method=config.sampling,
+                temperature=config.temperature,
+                forbidden_P=original_C if config.correct_token == "forbidden" else None,
+            )
+    return judged.loss_C, judged.best_C == original_C, entropy_C, sampled_C
 
 
 def predict_tokens(logits_CV: Tensor, original_C: Tensor) -> tuple[Tensor, Tensor]:
     """A function for `reduce`: the cross-entropy of tokens, and whether they are the most probable ones."""
-    loss_C = functional.cross_entropy(logits_CV.float(), original_C, reduction="none")
-    return loss_C, logits_CV.argmax(-1) == original_C
+    judged = token_loss(logits_CV, original_C)
+    return judged.loss_C, judged.best_C == original_C
 
 
 @contextmanager

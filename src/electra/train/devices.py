@@ -21,7 +21,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # Parameters of glibc's mallopt.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-_KEPT_BYTES = 1 << 30
+_NEVER, _LARGEST_KEPT, _GROWTH = -1, 1 << 30, 1 << 26
 
 _WORTHWHILE_SPEEDUP = 1.3
 _PROBE_SIZE = 512
@@ -33,9 +33,9 @@ def set_up_allocator() -> None:
     if platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
-    libc.mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
-    libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-    libc.mallopt(_TOP_PAD, 1 << 26)
+    libc.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
+    libc.mallopt(_TRIM_THRESHOLD, _NEVER)
+    libc.mallopt(_TOP_PAD, _GROWTH)
 
 
 def choose_device(name: DeviceName, *, local_rank: int = 0) -> torch.device:
