@@ -165,7 +165,7 @@ class Attention(nn.Module):
         projected = functional.linear(hidden_BLD, weight, bias)
         if inputs.padding:
             projected = inputs.padding.restore(projected)
-        split = projected.unflatten(-1, (3, -1, self.head_size)).permute(2, 0, 3, 1, 4)
+        split = projected.view(*projected.shape[:2], 3, -1, self.head_size).permute(2, 0, 3, 1, 4)
         query_BHLS, key_BHLS, value_BHLS = split.contiguous().unbind()
         if inputs.rotation is not None:
             query_BHLS, key_BHLS = rotate(query_BHLS, inputs.rotation), rotate(key_BHLS, inputs.rotation)

@@ -7,6 +7,7 @@ sampled from and the one that the gradient is made of.
 C positions, V tokens.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +29,8 @@ class TokenLoss(NamedTuple):
 
 def token_loss(logits_CV: Tensor, target_C: Tensor) -> TokenLoss:
     """Compare distributions with the true tokens, in float32."""
-    return TokenLoss(*_TokenLoss.apply(logits_CV.float(), target_C.long()))
+    apply: Callable[..., tuple[Tensor, ...]] = _TokenLoss.apply
+    return TokenLoss(*apply(logits_CV.float(), target_C.long()))
 
 
 class _TokenLoss(torch.autograd.Function):

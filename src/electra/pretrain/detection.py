@@ -30,9 +30,14 @@ def detect(
 ) -> Detection:
     """Corrupt the rows and let the discriminator look at them."""
     corrupted = corrupt(inputs.input_ids_BL, masked.positions_P, sampled_P)
-    hidden_BLD: Tensor = discriminator(corrupted.corrupted_ids_BL, **inputs.context)
-    logits_BL: Tensor = head(hidden_BLD).float()
+    logits_BL = suspicion(discriminator, head, inputs, corrupted.corrupted_ids_BL)
     return Detection(corrupted, logits_BL, detection_losses(logits_BL, corrupted.replaced_BL))
+
+
+def suspicion(discriminator: Encoder, head: DiscriminatorHead, inputs: Inputs, ids_BL: Tensor) -> Tensor:
+    """The discriminator's logits (B, L) for these tokens, in float32."""
+    logits_BL: Tensor = head(discriminator(ids_BL, **inputs.context)).float()
+    return logits_BL
 
 
 def detection_losses(logits: Tensor, replaced: Tensor) -> Tensor:

@@ -44,10 +44,13 @@ def detection_sums(losses_BL: Tensor, logits_BL: Tensor, replaced_BL: Tensor, ju
         "discriminator_accuracy": mean(said_N == replaced_N),
         "discriminator_precision": fraction(hits, said_N.sum()),
         "discriminator_recall": fraction(hits, replaced_N.sum()),
-        "discriminator_auc": torch.stack(
-            [_histogram(logits_N[~replaced_N]), _histogram(logits_N[replaced_N])]
-        ),
+        "discriminator_auc": area_sums(logits_N, replaced_N),
     }
+
+
+def area_sums(logits_N: Tensor, replaced_N: Tensor) -> Tensor:
+    """What `summarise` makes an area under the ROC curve of."""
+    return torch.stack([_histogram(logits_N[~replaced_N]), _histogram(logits_N[replaced_N])])
 
 
 def _histogram(logits_N: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from electra.pretrain import metrics
+from electra.pretrain.fixed_set import FixedSet
 from electra.pretrain.inputs import Inputs
 from electra.pretrain.metrics import Sums
 from electra.pretrain.objectives.protocol import Counts, Objective
@@ -79,12 +80,15 @@ class PretrainProblem:
     """Sums over all processes."""
     tokens: Callable[[Sequence[int]], list[str]]
     """Token ids as a person reads them."""
+    fixed_set: FixedSet | None = None
+    """Held-out rows that are corrupted alike in every run."""
     headlines: ClassVar[Mapping[str, str]] = {
         "mlm_loss": "generator",
         "mlm_accuracy": "accuracy",
         "recovery_loss": "recovery",
         "discriminator_loss": "discriminator",
         "discriminator_auc": "AUC",
+        "fixed_auc": "on a fixed set",
     }
 
     def __post_init__(self) -> None:
@@ -127,6 +131,8 @@ class PretrainProblem:
         for number in range(self.num_valid if self.valid else 0):
             loss, sums, _ = self._look(number)
             yield {"loss": metrics.fraction(loss.double(), 1), **sums}
+        if self.fixed_set is not None:
+            yield from self.fixed_set.sums(self.objective)
 
     @torch.no_grad()
     def samples(self) -> list[dict[str, Any]]:

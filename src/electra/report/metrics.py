@@ -37,6 +37,12 @@ KNOWN = (
         says="probability that a replaced token looks more suspicious than an original one; chance is 0.5",
     ),
     Metric(
+        key="fixed_auc",
+        title="AUC on a fixed set",
+        says="the same for held-out tokens replaced by frequency, alike in all runs of the same data",
+        line="exact",
+    ),
+    Metric(
         key="discriminator_recall",
         title="Discriminator recall",
         says="of the replaced tokens, how many are called replaced",

@@ -12,6 +12,7 @@ _SHOWN = {
     "mlm_loss": "generator loss",
     "mlm_accuracy": "generator accuracy",
     "discriminator_auc": "AUC",
+    "fixed_auc": "AUC, fixed set",
     "discriminator_recall": "recall",
     "replaced_fraction": "replaced",
     "tokens_per_second": "tokens/s",

@@ -21,11 +21,13 @@ from electra.model.encoder import Encoder, Layer
 from electra.pretrain import cost
 from electra.pretrain.config import PretrainConfig
 from electra.pretrain.export import export_networks
+from electra.pretrain.fixed_set import NUM_ROWS, SEED, FixedSet
 from electra.pretrain.inputs import Inputs, TokenFacts
 from electra.pretrain.objectives import build_objective
 from electra.pretrain.objectives.protocol import Objective
 from electra.pretrain.problem import PretrainProblem, Share
 from electra.pretrain.randomness import StepRandom
+from electra.pretrain.sampling import Unigram
 from electra.pretrain.sizing import ModelConfig, paper_values
 from electra.pretrain.views import show_row
 from electra.progress import clock
@@ -176,11 +178,12 @@ def build(
             f"{data} has rows of {rows.seq_length} tokens, the model takes "
             f"{encoder.max_position_embeddings}: set --model.max_position_embeddings {rows.seq_length}"
         )
+    facts = token_facts(tokenizer, data)
     make_objective = partial(
         build_objective,
         settings,
         encoder,
-        token_facts(tokenizer, data),
+        facts,
         seq_length=rows.seq_length,
         seed=settings.seed,
     )
@@ -208,6 +211,7 @@ def build(
             train.parallel,
             layers=[part for part in objective.modules() if isinstance(part, Layer)],
             idle_weights=settings.objective == "two_stage",
+            methods=("suspicion",),
         ),
         train=batches,
         valid=Batches(valid_rows, seed=settings.seed, batch_size=valid_size) if valid_size else None,
@@ -218,6 +222,7 @@ def build(
         flops_per_token=cost.flops_per_token(settings, encoder, length=rows.seq_length),
         add=world.add,
         tokens=tokenizer.tokens,
+        fixed_set=fixed_set(valid_rows, facts, valid_size, world, device),
     )
     scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
     optimizer = build_optimizer(train, objective.named_parameters())
@@ -251,6 +256,22 @@ def token_facts(tokenizer: Tokenizer, data: Path) -> TokenFacts:
         special_ids=(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id),
         continues_word_V=continues if continues.any() else None,
         counts_V=torch.from_numpy(np.load(counts, allow_pickle=False)) if counts.is_file() else None,
+    )
+
+
+def fixed_set(
+    rows: Rows, tokens: TokenFacts, batch_size: int, world: World, device: torch.device
+) -> FixedSet | None:
+    """The held-out rows that every run of the same data is compared on."""
+    if not batch_size:
+        return None
+    return FixedSet(
+        batches=Batches(rows, seed=SEED, batch_size=batch_size),
+        num_batches=max(1, min(NUM_ROWS, len(rows)) // batch_size),
+        unigram=Unigram.uniform(tokens.vocab_size) if tokens.counts_V is None else Unigram(tokens.counts_V),
+        rank=world.rank,
+        world_size=world.size,
+        device=device,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -56,11 +56,18 @@ class World:
             distributed.destroy_process_group()
 
     def wrap(
-        self, module: nn.Module, way: Parallel, *, layers: Iterable[nn.Module], idle_weights: bool
+        self,
+        module: nn.Module,
+        way: Parallel,
+        *,
+        layers: Iterable[nn.Module],
+        idle_weights: bool,
+        methods: Iterable[str] = (),
     ) -> nn.Module:
         """The module with its gradients averaged over processes; `idle_weights`: some may have none.
 
-        With fsdp each process holds a part of the weights; `layers` are put together one at a time.
+        With fsdp each process holds a part of the weights; `layers` are put together one at a time. `methods`
+        use the weights, too, and are called beside the module itself.
         """
         if self.size == 1:
             return module
@@ -71,6 +78,8 @@ class World:
         mesh = init_device_mesh(self._device(), (self.size,))
         for part in (*layers, module):
             fully_shard(part, mesh=mesh)
+        for method in methods:
+            register_fsdp_forward_method(module, method)
         return module
 
     def add(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead, token_losses
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import PretrainConfig
-from electra.pretrain.detection import detect, detection_views
+from electra.pretrain.detection import detect, detection_views, suspicion
 from electra.pretrain.inputs import Inputs, TokenFacts
 from electra.pretrain.masking import Masked, Masker
 from electra.pretrain.metrics import Sums, detection_sums, mean
@@ -85,6 +85,10 @@ class Adversarial(Objective):
             },
             views=detection_views(masked, corrupted, logits_BL),
         )
+
+    def suspicion(self, inputs: Inputs, ids_BL: Tensor) -> Tensor | None:
+        """The discriminator's logits."""
+        return suspicion(self.discriminator, self.discriminator_head, inputs, ids_BL)
 
     def baseline(self, hidden_PD: Tensor, reward_P: Tensor) -> tuple[Tensor, Tensor]:
         """The reward that was to be expected, and the loss of expecting it wrongly."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from electra.model.heads import DiscriminatorHead
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import PretrainConfig
-from electra.pretrain.detection import detect, detection_views
+from electra.pretrain.detection import detect, detection_views, suspicion
 from electra.pretrain.inputs import Inputs, TokenFacts
 from electra.pretrain.masking import Masked, Masker
 from electra.pretrain.metrics import detection_sums, mean
@@ -52,6 +52,10 @@ class Electra(Objective):
             },
             views=detection_views(masked, corrupted, logits_BL),
         )
+
+    def suspicion(self, inputs: Inputs, ids_BL: Tensor) -> Tensor | None:
+        """The discriminator's logits."""
+        return suspicion(self.discriminator, self.discriminator_head, inputs, ids_BL)
 
     def judged(self, inputs: Inputs, masked: Masked, totals: Counts) -> tuple[Tensor, Tensor]:
         """Where the discriminator learns, and how many such positions the global batch has."""

@@ -19,7 +19,7 @@ from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead, token_losses
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import PretrainConfig
-from electra.pretrain.detection import detection_losses, detection_views
+from electra.pretrain.detection import detection_losses, detection_views, suspicion
 from electra.pretrain.inputs import Inputs, TokenFacts
 from electra.pretrain.masking import Masked, Masker
 from electra.pretrain.metrics import detection_sums, mean
@@ -99,8 +99,11 @@ class Electric(Objective):
 
     def energy(self, inputs: Inputs, ids_BL: Tensor) -> Tensor:
         """The energy (B, L) of each token, in float32."""
-        energy_BL: Tensor = self.discriminator_head(self.discriminator(ids_BL, **inputs.context)).float()
-        return energy_BL
+        return suspicion(self.discriminator, self.discriminator_head, inputs, ids_BL)
+
+    def suspicion(self, inputs: Inputs, ids_BL: Tensor) -> Tensor | None:
+        """The energy: the higher, the less a token fits."""
+        return self.energy(inputs, ids_BL)
 
     @torch.no_grad()
     def pseudo_log_likelihood(self, inputs: Inputs) -> Tensor:

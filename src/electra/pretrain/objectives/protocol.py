@@ -126,6 +126,9 @@ class Objective(nn.Module, ABC):
         """Where there is neither padding nor a special token."""
         return inputs.token_mask & ~self.is_special_V[inputs.input_ids_BL]
 
+    def suspicion(self, inputs: Inputs, ids_BL: Tensor) -> Tensor | None:
+        """How replaced each token of other ids in the same rows looks (B, L); None if that is not learned."""
+
     def begin_step(self, step: int) -> None:
         """Get ready for a step, numbered from 0: here objectives change their phase."""
 

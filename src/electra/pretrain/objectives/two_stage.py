@@ -13,7 +13,7 @@ from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import PretrainConfig
-from electra.pretrain.detection import detect, detection_views
+from electra.pretrain.detection import detect, detection_views, suspicion
 from electra.pretrain.inputs import Inputs, TokenFacts
 from electra.pretrain.masking import Masked, Masker
 from electra.pretrain.metrics import detection_sums, mean
@@ -72,6 +72,12 @@ class TwoStage(Objective):
             },
             views=detection_views(masked, corrupted, logits_BL),
         )
+
+    def suspicion(self, inputs: Inputs, ids_BL: Tensor) -> Tensor | None:
+        """The discriminator's logits, once it is trained."""
+        if not self.second_stage:
+            return None
+        return suspicion(self.discriminator, self.discriminator_head, inputs, ids_BL)
 
     def propose(self, inputs: Inputs, masked: Masked) -> Proposal:
         """What the generator says."""
