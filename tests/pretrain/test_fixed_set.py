@@ -60,13 +60,10 @@ def test_processes_see_the_parts_of_the_same_rows(toy):
     assert metrics.summarise(metrics.add(halves)) == metrics.summarise(whole)
 
 
-# Learning from masked positions only takes longer.
-@pytest.mark.parametrize(
-    ("name", "steps"), [("electra", 150), ("electra_15", 500), ("adversarial", 150), ("electric", 150)]
-)
-def test_what_learns_to_detect_is_above_chance(toy, name, steps):
+@pytest.mark.parametrize("name", ["electra", "adversarial", "electric"])
+def test_what_learns_to_detect_is_above_chance(toy, name):
     objective = toy.objective(name)
-    for _ in toy.train(objective, steps):
+    for _ in toy.train(objective, 150):
         pass
     objective.eval()
     (sums,) = fixed_set(toy, SomeRows(toy, range(64))).sums(objective)
