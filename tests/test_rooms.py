@@ -18,12 +18,13 @@ MAY_IMPORT = {
     "pretrain": {"text.batches", "model", "seeds", "errors"},
     "train": BASE,
     "tasks": {"text", "model", "config", "files", "errors", "seeds"},
-    "ship": {"text", "model", "tasks", "errors"},
+    "ship": {"text", "model", "tasks", *BASE},
     "report": set(),
-    "run": {*BASE, "text", "model", "pretrain", "train", "tasks", "ship", "report", "cli"},
+    "bench": {*BASE, "text", "model", "pretrain", "train", "tasks", "ship"},
+    "run": {*BASE, "text", "model", "pretrain", "train", "tasks", "ship", "report", "bench", "cli"},
     "cli": {"errors", "run"},
     "__main__": {"cli"},
-    "__init__": set(),
+    "__init__": {"ship"},
 }
 
 

@@ -1,0 +1,248 @@
+"""Sentences of words -> rows -> a tag for each word: chunks, named entities, parts of speech.
+
+A word is judged by its first token. As in the original, a model of chunks knows BIOES tags, each word is
+judged by itself, and a row's loss is the sum over its words. Unlike there, the tags that come in and go out
+are IOB2; the scores are conlleval's; all tokens are of segment 0, as transformers has it, and not of 1; and
+a sentence that is too long becomes several rows that overlap, where the original drops the words at its end
+from training and from the score.
+
+B rows, L positions, P words of a row, T tags, D numbers in a hidden state.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from electra.model.heads import TaggingHead, gather_positions
+from electra.model.sizes import EncoderConfig
+from electra.tasks.entities import chunk_scores, count_chunks, tag_accuracy
+from electra.tasks.family import Example, Family, Prediction, Score, TaskBatch, TaskRow
+from electra.tasks.tag_schemes import convert, marks_chunks, split_tag
+from electra.text.tokenizer import Tokenizer
+
+TagKind = Literal["entities", "tokens"]
+"""Whether tags mark chunks of words, scored as a whole, or each stands for itself."""
+
+UNLEARNED = -100
+"""The target of a word that no loss is computed for: its tag is not among those of the model."""
+
+CONTEXT_SHARE = 1 / 4
+"""Of a row, how much it shares with the next one of the same sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaggingExample(Example):
+    """A sentence."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    """One for each word, in IOB2 if they mark chunks; None if they are unknown."""
+    lines: tuple[int, ...] = ()
+    """The line of each word in its file, where a word has a line of its own."""
+
+    def where_is(self, word: int) -> str:
+        """File and line of a word, and the word."""
+        if self.lines:
+            return f"{self.where.rpartition(':')[0]}:{self.lines[word]} ({self.words[word]!r})"
+        return f"{self.where}, word {word + 1} ({self.words[word]!r})"
+
+
+class Window(NamedTuple):
+    """The part of a sentence that a row holds: words `first` to `end`, judging `judged` to `judged_end`."""
+
+    first: int
+    judged: int
+    judged_end: int
+    end: int
+
+
+class JudgedWords(NamedTuple):
+    """Where a row's judged words stand: the first of them in the sentence, and the first token of each."""
+
+    first: int
+    positions: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tagging(Family[TaggingExample]):
+    """A tag for each word."""
+
+    name: ClassVar[str] = "tagging"
+
+    tags: tuple[str, ...]
+    """In the order of the head's logits; BIOES if the scheme is entities. `learn` finds them in examples."""
+    scheme: TagKind
+
+    def __post_init__(self) -> None:
+        assert self.scheme in get_args(TagKind), self.scheme
+        assert len(set(self.tags)) == len(self.tags) > 0, self.tags
+        if self.scheme == "entities":
+            assert all(map(marks_chunks, self.tags)), self.tags
+            # Every chunk of two words or more has an end: without it, these are tags of another scheme.
+            unended = [
+                tag for tag in self.tags if tag[0] in "BI" and f"E-{split_tag(tag)[1]}" not in self.tags
+            ]
+            assert not unended, f"{unended} are not BIOES: use Tagging.learn"
+
+    @classmethod
+    def learn(cls, examples: Sequence[TaggingExample], *, scheme: TagKind) -> Self:
+        """The family with all tags of labelled examples, sorted as in the original."""
+        seen = [internal_tags(example.tags or (), scheme) for example in examples]
+        return cls(tuple(sorted({tag for tags in seen for tag in tags})), scheme)
+
+    def labels(self) -> tuple[str, ...]:
+        """The tags of the head."""
+        return self.tags
+
+    def rows(
+        self, examples: Sequence[TaggingExample], tokenizer: Tokenizer, *, max_length: int
+    ) -> list[TaskRow]:
+        """A row for each sentence, or several if it is too long."""
+        assert max_length > 2, max_length
+        rows: list[TaskRow] = []
+        room = max_length - 2
+        for number, (example, words) in enumerate(
+            zip(examples, self._encode(examples, tokenizer), strict=True)
+        ):
+            targets = None if example.tags is None else self._targets(example.tags)
+            # Of a word that alone is longer than a row, its beginning: only its first token is judged.
+            fitting = [word[:room] for word in words]
+            for window in windows([len(word) for word in fitting], room=room):
+                rows.append(make_row(fitting, window, targets, tokenizer, example=number, unit=len(rows)))
+        return rows
+
+    def head(self, config: EncoderConfig) -> TaggingHead:
+        """A linear layer."""
+        return TaggingHead(config, len(self.tags))
+
+    def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
+        """Cross-entropy, summed over the words of each row."""
+        logits_BPT = self._logits(head, hidden_BLD, batch)
+        target_BP = batch.padded_target("tags", padding=UNLEARNED)
+        losses_BP = functional.cross_entropy(
+            logits_BPT.float().transpose(1, 2), target_BP, ignore_index=UNLEARNED, reduction="none"
+        )
+        return losses_BP.sum(dim=1)
+
+    def outputs(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> list[NDArray[np.float32]]:
+        """For each row the probabilities (P, T) of the tags of its words."""
+        probabilities_BPT = (
+            self._logits(head, hidden_BLD, batch).float().softmax(dim=-1).detach().cpu().numpy()
+        )
+        lengths = [len(row.origin.positions) for row in batch.rows]
+        return [
+            probabilities[:length] for probabilities, length in zip(probabilities_BPT, lengths, strict=True)
+        ]
+
+    def predictions(
+        self,
+        examples: Sequence[TaggingExample],
+        rows: Sequence[TaskRow],
+        outputs: Sequence[NDArray[np.float32]],
+    ) -> list[Prediction]:
+        """The most probable tag of each word, in IOB2 if tags mark chunks, and how probable it is."""
+        best: list[list[tuple[str, float]]] = [[("", 0.0)] * len(example.words) for example in examples]
+        for row, probabilities_PT in zip(rows, outputs, strict=True):
+            choices = zip(probabilities_PT.argmax(axis=1), probabilities_PT.max(axis=1), strict=True)
+            for word, (tag, confidence) in enumerate(choices, row.origin.first):
+                best[row.example][word] = self.tags[tag], round(float(confidence), 4)
+        return [self._prediction(words) for words in best]
+
+    def scores(
+        self, examples: Sequence[TaggingExample], predictions: Sequence[Prediction]
+    ) -> dict[str, Score]:
+        """F1, precision and recall of chunks, if tags mark such; accuracy of tags."""
+        assert all(example.tags is not None for example in examples)
+        predicted = [prediction["tags"] for prediction in predictions]
+        if self.scheme == "tokens":
+            return {"accuracy": tag_accuracy([example.tags or () for example in examples], predicted)}
+        true = [convert(example.tags or (), scheme="iob2") for example in examples]
+        of_chunks = chunk_scores(count_chunks(true, predicted))
+        return {**of_chunks, "accuracy": tag_accuracy(true, predicted)}
+
+    def _encode(
+        self, examples: Sequence[TaggingExample], tokenizer: Tokenizer
+    ) -> Iterator[list[NDArray[np.uint32]]]:
+        """The tokens of each word of each sentence; what the tokenizer leaves nothing of is [UNK]."""
+        encoded = tokenizer.encode([word for example in examples for word in example.words])
+        unknown = np.array([tokenizer.unk_id], np.uint32)
+        tokens = (word if len(word) else unknown for word in encoded.split())
+        for example in examples:
+            yield list(itertools.islice(tokens, len(example.words)))
+
+    def _targets(self, tags: Sequence[str]) -> NDArray[np.int64]:
+        known = {tag: number for number, tag in enumerate(self.tags)}
+        return np.array([known.get(tag, UNLEARNED) for tag in internal_tags(tags, self.scheme)], np.int64)
+
+    def _logits(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
+        positions = [torch.from_numpy(row.origin.positions) for row in batch.rows]
+        position_BP = nn.utils.rnn.pad_sequence(positions, batch_first=True).to(hidden_BLD.device)
+        logits_BPT: Tensor = head(gather_positions(hidden_BLD, position_BP))
+        return logits_BPT
+
+    def _prediction(self, words: Sequence[tuple[str, float]]) -> Prediction:
+        tags = [tag for tag, _ in words]
+        shown = convert(tags, scheme="iob2") if self.scheme == "entities" else tags
+        return {"tags": shown, "confidences": [confidence for _, confidence in words]}
+
+
+def internal_tags(tags: Sequence[str], scheme: TagKind) -> Sequence[str]:
+    """The tags of a sentence as the head knows them."""
+    return convert(tags, scheme="bioes") if scheme == "entities" else tags
+
+
+def make_row(
+    words: Sequence[NDArray[np.uint32]],
+    window: Window,
+    targets: NDArray[np.int64] | None,
+    tokenizer: Tokenizer,
+    *,
+    example: int,
+    unit: int,
+) -> TaskRow:
+    """One window of a sentence, between [CLS] and [SEP]."""
+    inside = words[window.first : window.end]
+    ids = np.concatenate([[tokenizer.cls_id], *inside, [tokenizer.sep_id]]).astype(np.uint32)
+    starts = 1 + np.cumsum([0, *map(len, inside)])
+    judged = slice(window.judged, window.judged_end)
+    return TaskRow(
+        input_ids=ids,
+        token_type_ids=np.zeros(len(ids), np.uint8),
+        example=example,
+        unit=unit,
+        targets={} if targets is None else {"tags": targets[judged]},
+        origin=JudgedWords(
+            window.judged, starts[window.judged - window.first : window.judged_end - window.first]
+        ),
+    )
+
+
+def windows(lengths: Sequence[int], *, room: int) -> list[Window]:
+    """Cut a sentence between words so that each window fits; every word is judged once.
+
+    Two windows share words. The first half of those is judged in the first window, the other half in the
+    second, so that a word has neighbours on both sides wherever the sentence gives it some.
+    """
+    assert max(lengths) <= room
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    found: list[Window] = []
+    first = judged = 0
+    while judged < len(lengths):
+        end = int(np.searchsorted(ends, starts[first] + room, side="right"))
+        next_first = judged_end = end
+        if end < len(lengths):
+            # As many words as the shared part holds, and such that the next word fits in behind them.
+            shared_from = max(ends[end - 1] - int(CONTEXT_SHARE * room), ends[end] - room)
+            next_first = max(first + 1, int(np.searchsorted(starts, shared_from)))
+            judged_end = (next_first + end + 1) // 2
+        found.append(Window(first, judged, judged_end, end))
+        first, judged = next_first, judged_end
+    return found

