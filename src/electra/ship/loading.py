@@ -1,0 +1,194 @@
+"""A run, a folder of transformers or a fine-tuned model -> `Model`, with all that is found there.
+
+Read are safetensors and JSON from the disk: nothing is unpickled, downloaded, or run.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from electra import files
+from electra.errors import InputError
+from electra.model import names
+from electra.model.encoder import Encoder
+from electra.model.heads import DiscriminatorHead, GeneratorHead
+from electra.model.names import Part
+from electra.ship.model import Model
+from electra.ship.pretrained import Discriminator, Generator
+from electra.ship.reading import Reader
+from electra.ship.texts import SharedTokenizer
+from electra.tasks import encoders, layout
+from electra.tasks.encoders import CONFIG, OWN_LAYOUT
+
+Engine = Literal["torch"]
+"""What computes."""
+
+HEADS: dict[Part, type[DiscriminatorHead] | type[GeneratorHead]] = {
+    "discriminator": DiscriminatorHead,
+    "generator": GeneratorHead,
+}
+SEQ_LENGTH = "seq_length"
+"""Fact of a run's manifest: the tokens of a row in pre-training."""
+SHORTEST = 8
+WORD_TABLE = "electra.embeddings.word_embeddings.weight"
+
+
+def load(
+    path: str | Path, *, device: str = "cpu", engine: Engine = "torch", max_length: int | None = None
+) -> Model:
+    """The model in a folder: a run of `electra pretrain`, what it left in RUN/final, a folder of transformers
+    with an ELECTRA or an encoder of BERT's shape, or what `electra finetune` made.
+
+    `device`: cpu, cuda, cuda:1, mps, or auto for the fastest there is. `max_length`: tokens to read at once;
+    by default as many as in training, as far as that is known, or as the encoder can.
+    """
+    if engine not in get_args(Engine):
+        raise InputError(f"engine is {engine!r}, expected one of {', '.join(get_args(Engine))}")
+    place = choose_device(device)
+    folder = encoders.model_folder(str(path))
+    if layout.TASK_KEY in encoders.read_values(folder):
+        return load_tuned(str(path), folder, place, max_length=max_length)
+    return load_pretrained(str(path), folder, place, max_length=max_length)
+
+
+def choose_device(name: str) -> torch.device:
+    """The named device, or the fastest there is."""
+    if name == "auto":
+        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        name = next((kind for kind, is_there in available.items() if is_there), "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(
+            f"device is {name!r}, which torch does not have here: use auto or cpu ({error})"
+        ) from error
+    return device
+
+
+def load_tuned(path: str, folder: Path, device: torch.device, *, max_length: int | None) -> Model:
+    """A model with the head of its task."""
+    tuned = layout.load_model(folder)
+    tuned.model.to(device)
+    encoder = tuned.model.encoder
+    length = reading_length(encoder, max_length, known=tuned.max_length)
+    tuned = dataclasses.replace(tuned, tokenizer=SharedTokenizer.read(folder), max_length=length)
+    reader = Reader(encoder=encoder, tokenizer=tuned.tokenizer, max_length=length, device=device)
+    return Model(path=path, reader=reader, vector_size=encoder.config.hidden_size, tuned=tuned)
+
+
+class Network(NamedTuple):
+    """An encoder with its head, which is None if the folder has none for its part."""
+
+    reader: Reader
+    encoder: Encoder
+    head: nn.Module | None
+
+
+def load_pretrained(path: str, folder: Path, device: torch.device, *, max_length: int | None) -> Model:
+    """An encoder with its head of pre-training, and its partner, if it has one."""
+    facts, tokenizer = run_facts(folder), SharedTokenizer.read(folder)
+    networks = [
+        load_network(place, tokenizer, device, max_length=max_length, facts=facts)
+        for place in (folder, *partner(folder, tokenizer))
+    ]
+    heads: dict[str, Any] = {}
+    for network in networks:
+        match network.head:
+            case DiscriminatorHead():
+                heads["discriminator"] = Discriminator(reader=network.reader, head=network.head)
+            case GeneratorHead():
+                table = network.encoder.embeddings.word_embeddings.weight
+                heads["generator"] = Generator(
+                    reader=network.reader, head=network.head, word_embeddings_VE=table
+                )
+    own = networks[0]
+    return Model(path=path, reader=own.reader, vector_size=own.encoder.config.hidden_size, **heads)
+
+
+def load_network(
+    folder: Path,
+    tokenizer: SharedTokenizer,
+    device: torch.device,
+    *,
+    max_length: int | None,
+    facts: dict[str, Any],
+) -> Network:
+    """The network in a folder; `facts`: of the run that it is a part of."""
+    if facts:
+        encoders.check_weights(folder.parent, facts, part=folder.name)
+    encoder, _ = encoders.load_encoder(str(folder))
+    tensors = encoders.read_tensors(folder)
+    part = part_of(tensors)
+    head = None
+    # What Electric's network gives is no probability of a replacement without that of its noise.
+    if (state := head_state(folder, tensors, part)) and facts.get("config", {}).get(
+        "objective"
+    ) != "electric":
+        head = HEADS[part](encoder.config).to(device).eval()
+        encoders.copy_state(state, head, where=str(folder))
+    length = reading_length(encoder, max_length, known=facts.get(SEQ_LENGTH))
+    reader = Reader(encoder=encoder.to(device).eval(), tokenizer=tokenizer, max_length=length, device=device)
+    return Network(reader, encoder, head)
+
+
+def run_facts(folder: Path) -> dict[str, Any]:
+    """What the manifest of a finished run says, if the folder is a part of one."""
+    if folder.name in HEADS and (folder.parent / files.MANIFEST).is_file():
+        return files.read_manifest(folder.parent, kind="model")
+    return {}
+
+
+def part_of(tensors: Mapping[str, Tensor]) -> Part:
+    """Which of the two networks some weights are; an encoder without a head counts as a discriminator."""
+    is_generator = any(name.startswith(("generator_predictions.", "generator_head.")) for name in tensors)
+    return "generator" if is_generator else "discriminator"
+
+
+def partner(folder: Path, tokenizer: SharedTokenizer) -> list[Path]:
+    """The other network of the same run, in the folder beside it, if there is one."""
+    if folder.name not in HEADS:
+        return []
+    (place,) = (folder.parent / part for part in HEADS if part != folder.name)
+    if not (place / CONFIG).is_file() or not is_encoder(place):
+        return []
+    # Networks of one run have one vocabulary; others only happen to lie side by side.
+    is_of_same_run = SharedTokenizer.read(place).content_hash == tokenizer.content_hash
+    return [place] if is_of_same_run else []
+
+
+def is_encoder(folder: Path) -> bool:
+    """Whether it holds one encoder, which the two towers of Electric's noise are not."""
+    values = encoders.read_values(folder)
+    return values.get("model_type") != OWN_LAYOUT or "hidden_size" in values
+
+
+def head_state(folder: Path, tensors: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
+    """The weights of the head of pre-training, by our names; empty if there is none."""
+    if encoders.read_values(folder)["model_type"] != OWN_LAYOUT:
+        tied, table = (tensors.get(name) for name in (names.TIED.transformers, WORD_TABLE))
+        if tied is not None and table is not None and not torch.equal(tied, table):
+            raise InputError(
+                f"{folder}: {names.TIED.transformers} differs from the word embeddings, and in ELECTRA they "
+                "are one table"
+            )
+        foreign = tuple(module.transformers for module, _ in names.HEADS[part])
+        tensors = names.from_transformers(
+            {name: tensor for name, tensor in tensors.items() if name.startswith(foreign)}, part
+        )
+    scope = f"{part}_head."
+    return {name.removeprefix(scope): tensor for name, tensor in tensors.items() if name.startswith(scope)}
+
+
+def reading_length(encoder: Encoder, given: int | None, *, known: int | None = None) -> int:
+    """Tokens to read at once."""
+    longest = encoder.config.max_position_embeddings
+    if given is not None and not SHORTEST <= given <= longest:
+        raise InputError(
+            f"max_length is {given}, expected {SHORTEST} to {longest}, which the encoder can read"
+        )
+    return min(given or known or longest, longest)

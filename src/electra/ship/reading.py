@@ -1,0 +1,90 @@
+"""Sequences of token ids of any length -> hidden states, window by window, in batches of like length.
+
+B rows, L positions, D numbers in a hidden state, T tokens of a sequence.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from electra.errors import InputError
+from electra.ship.texts import Ids
+from electra.ship.windows import Window, windows
+from electra.tasks.batches import PREDICTION_TOKENS, collate, prediction_batches
+from electra.tasks.family import TaskBatch, TaskRow
+from electra.tasks.text_rows import sequence
+from electra.text.tokenizer import Tokenizer
+
+
+class WindowRow(NamedTuple):
+    """A row of a batch: which part of which sequence it is."""
+
+    number: int
+    """Of the sequence."""
+    window: Window
+
+    @property
+    def judged(self) -> slice:
+        """The positions in the row, behind [CLS], of the tokens that are judged here."""
+        first = 1 + self.window.judged - self.window.start
+        return slice(first, first + self.window.num_judged)
+
+
+class ReadBatch(NamedTuple):
+    """Hidden states of some windows."""
+
+    rows: list[WindowRow]
+    hidden_BLD: Tensor
+    attention_mask_BL: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """An encoder with its tokenizer."""
+
+    encoder: Callable[..., Tensor]
+    tokenizer: Tokenizer
+    max_length: int
+    """Tokens that it reads at once, [CLS] and [SEP] included."""
+    device: torch.device
+    max_tokens: int = PREDICTION_TOKENS
+    """Of a batch, padding included."""
+
+    def read(
+        self, sequences: Sequence[Ids], *, is_wanted: Callable[[WindowRow], bool] = lambda _: True
+    ) -> Iterator[ReadBatch]:
+        """All windows of all sequences that are wanted, between [CLS] and [SEP]."""
+        places = [
+            row
+            for number, ids_T in enumerate(sequences)
+            for window in windows(len(ids_T), room=self.max_length - 2)
+            if is_wanted(row := WindowRow(number, window))
+        ]
+        rows = [self._task_row(sequences, place, unit=unit) for unit, place in enumerate(places)]
+        for batch_places in prediction_batches(rows, max_tokens=self.max_tokens):
+            batch = collate(
+                [rows[place] for place in batch_places], pad_id=self.tokenizer.pad_id, device=self.device
+            )
+            yield ReadBatch(
+                [places[place] for place in batch_places], self._states(batch), batch.attention_mask_BL
+            )
+
+    def _task_row(self, sequences: Sequence[Ids], place: WindowRow, *, unit: int) -> TaskRow:
+        ids_T = sequences[place.number][place.window.start : place.window.stop]
+        ids, types = sequence(ids_T, ids_T[:0], self.tokenizer, max_length=self.max_length)
+        return TaskRow(input_ids=ids, token_type_ids=types, example=place.number, unit=unit)
+
+    @torch.no_grad()
+    def _states(self, batch: TaskBatch) -> Tensor:
+        hidden_BLD = self.encoder(
+            batch.input_ids_BL,
+            token_type_ids_BL=batch.token_type_ids_BL,
+            attention_mask_BL=batch.attention_mask_BL,
+        )
+        # The highest of several NaN would be an invented answer, and JSON has no word for them.
+        if not torch.isfinite(hidden_BLD).all():
+            raise InputError("the model computes NaN: its weights are damaged, or its training diverged")
+        return hidden_BLD
