@@ -69,26 +69,50 @@ def finish(processes, code=cli.OK):
     return messages
 
 
-@pytest.mark.parametrize("objective", ["electra", "two_stage"])
-def test_two_processes_do_the_work_of_one(runs, tmp_path, objective):
+@pytest.mark.parametrize(("objective", "sizes"), [("electra", (1, 2, 4)), ("two_stage", (1, 2))])
+def test_several_processes_do_the_work_of_one(runs, tmp_path, objective, sizes):
     changes = {"model__dropout": 0.0, "train__steps": 6, "objective": objective}
     if objective == "two_stage":
         changes |= {"two_stage__first_stage_steps": 3, "generator__sharing": "none", "generator__width": 1}
-    for size in (1, 2):
+    for size in sizes:
         command = runs.words(tmp_path / str(size), **changes)
         finish(launch_world(size, command, ROW_IDS=tmp_path / f"rows{size}"))
-    one, two = (runs.lines(tmp_path / size, "train") for size in ("1", "2"))
-    assert one[0]["loss"] == pytest.approx(two[0]["loss"], rel=1e-6)
-    assert one[0]["gradient_norm"] == pytest.approx(two[0]["gradient_norm"], rel=1e-5)
-    for alone, shared in zip(one, two, strict=True):
-        assert alone["loss"] == pytest.approx(shared["loss"], rel=1e-3)
-        assert alone["tokens"] == shared["tokens"]
-    rows = {
-        (size, rank): [line.split() for line in (tmp_path / f"rows{size}-{rank}").read_text().splitlines()]
-        for size, rank in ((1, 0), (2, 0), (2, 1))
-    }
-    for whole, first, second in zip(rows[1, 0], rows[2, 0], rows[2, 1], strict=False):
-        assert whole[1:] == [*first[1:], *second[1:]]
+    one, *others = (runs.lines(tmp_path / str(size), "train") for size in sizes)
+    for several in others:
+        assert one[0]["loss"] == pytest.approx(several[0]["loss"], rel=1e-6)
+        assert one[0]["gradient_norm"] == pytest.approx(several[0]["gradient_norm"], rel=1e-5)
+        for alone, shared in zip(one, several, strict=True):
+            assert alone["loss"] == pytest.approx(shared["loss"], rel=1e-3)
+            assert alone["tokens"] == shared["tokens"]
+    whole, *parts = (rows_of(tmp_path / f"rows{size}", size, steps=6) for size in sizes)
+    assert [len(row_ids) for row_ids in whole] == [8] * 6
+    assert all(part == whole for part in parts)
+
+
+def rows_of(recorded, size, *, steps):
+    """For each step the ids of its rows, in the order of the processes that worked on them."""
+    ranks = [Path(f"{recorded}-{rank}").read_text().splitlines() for rank in range(size)]
+    # Rows are read ahead: there may be more lines than steps.
+    words = [[line.split() for line in lines[:steps]] for lines in ranks]
+    assert all([int(line[0]) for line in lines] == list(range(steps)) for lines in words)
+    return [[row_id for line in together for row_id in line[1:]] for together in zip(*words, strict=True)]
+
+
+def test_torchrun_starts_it_as_a_person_would(runs, tmp_path):
+    command = runs.words(tmp_path / "run", model__dropout=0.0, train__steps=3)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, "-m", "electra", *command], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == cli.OK, done.stderr
+    # One process writes and speaks for all.
+    assert [line["step"] for line in runs.lines(tmp_path / "run", "train")] == [1, 2, 3]
+    assert done.stdout.count("trained   3 steps") == 1
+    assert done.stderr.count("held out after step 3") == 1
+    runs.pretrain(tmp_path / "alone", model__dropout=0.0, train__steps=3)
+    first, alone = (runs.lines(tmp_path / name, "train")[0]["loss"] for name in ("run", "alone"))
+    assert first == pytest.approx(alone, rel=1e-6)
 
 
 def test_a_run_of_two_processes_is_exact_and_goes_on_with_one(runs, tmp_path):
@@ -136,7 +160,7 @@ def test_a_signal_to_one_process_stops_and_saves_both(runs, tmp_path):
 
 
 def test_sharded_weights_learn_the_same_and_checkpoints_are_of_one_kind(runs, tmp_path):
-    changes = {"model__dropout": 0.0, "train__steps": 12, "train__micro_batch": 3}
+    changes = {"model__dropout": 0.0, "train__steps": 12, "train__micro_batch": 3, "log__evaluate_every": 12}
     finish(launch_world(2, runs.words(tmp_path / "ddp", **changes)))
     finish(launch_world(2, runs.words(tmp_path / "fsdp", **changes, train__parallel="fsdp")))
     ddp, fsdp = (runs.lines(tmp_path / name, "train") for name in ("ddp", "fsdp"))

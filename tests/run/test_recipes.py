@@ -21,6 +21,7 @@ SHRUNK = {
     "train.batch_size": 8,
     "train.max_time": "null",
     "train.steps": 2,
+    "train.warmup_steps": 0,
     "two_stage.first_stage_steps": 1,
     "valid_rows": 8,
     "log.log_every": 1,

@@ -7,6 +7,7 @@ from torch import nn
 from electra import files
 from electra.errors import InputError
 from electra.train import checkpoint as checkpoints
+from electra.train import checkpoint_folder
 from electra.train.checkpoint import CheckpointConfig, CheckpointStore
 from electra.train.optimizer_state import pack_optimizer, unpack_optimizer
 
@@ -93,14 +94,14 @@ def test_no_checkpoint_is_none_and_makes_no_folder(make_store, folder):
 def held_write(monkeypatch):
     """Background writes stand still until the event is set."""
     go_on, begun = threading.Event(), threading.Event()
-    fill = checkpoints._fill
+    fill = checkpoint_folder.fill
 
     def held_fill(path, content):
         begun.set()
         assert go_on.wait(timeout=30)
         fill(path, content)
 
-    monkeypatch.setattr(checkpoints, "_fill", held_fill)
+    monkeypatch.setattr(checkpoint_folder, "fill", held_fill)
     yield begun, go_on
     go_on.set()
 
@@ -172,6 +173,62 @@ def test_old_checkpoints_are_pruned_by_the_rules(make_store, folder, options, le
     assert [store.load(step).tensors["optimizer"]["age"].item() for step in left] == left
     with pytest.raises(InputError, match=r"no checkpoint of step 7, only of \[.*60\]"):
         store.load(7)
+
+
+def test_the_best_is_kept_and_only_the_newest_best(make_store, folder):
+    store = make_store(keep_last=1)
+    for step, best in ((0, -1), (10, 10), (20, 10), (30, 10), (40, 40), (50, 40)):
+        store.save(step, tensors_of(step), {"step": step, "best_step": best})
+        store.wait()
+        assert store.steps() == sorted({step, *[best][: best >= 0]})
+    for asked in (store, make_store()):
+        best = asked.load_best(no_problem)
+        assert (best.step, best.tensors["optimizer"]["age"].item()) == (40, 40)
+
+
+def test_going_back_behind_the_best_makes_the_one_before_the_best_again(make_store):
+    store = make_store(keep_last=3)
+    for step, best in ((10, 10), (20, 10), (30, 30)):
+        store.save(step, tensors_of(step), {"best_step": best})
+    store.save(20, tensors_of(20), {"best_step": 10})
+    store.wait()
+    assert store.steps() == [10, 20]
+    assert store.load_best(no_problem).step == 10
+
+
+@pytest.mark.parametrize("facts", [{}, {"best_step": -1}])
+def test_where_nothing_was_held_out_there_is_no_best(make_store, facts):
+    store = make_store()
+    with pytest.raises(InputError, match="knows of no best checkpoint"):
+        store.load_best(no_problem)
+    store.save(1, tensors_of(1), facts)
+    with pytest.raises(InputError, match="knows of no best checkpoint"):
+        store.load_best(no_problem)
+
+
+def test_a_best_that_is_lost_is_said_to_be(make_store, folder):
+    store = make_store(keep_last=1)
+    save_all(store, [1])
+    store.save(2, tensors_of(2), {"best_step": 1})
+    store.wait()
+    checkpoints.shutil.rmtree(folder / "step-00000001")
+    with pytest.raises(InputError, match=r"no checkpoint of step 1, only of \[2\]"):
+        store.load_best(no_problem)
+
+
+def test_the_disk_has_room_for_the_last_the_best_and_one_in_the_making(make_store, folder, monkeypatch):
+    store, most = make_store(keep_last=2), []
+    fill = checkpoint_folder.fill
+
+    def watched(path, content):
+        fill(path, content)
+        most.append(len(list(folder.iterdir())))
+
+    monkeypatch.setattr(checkpoint_folder, "fill", watched)
+    for step in range(9):
+        store.save(step, tensors_of(step), {"best_step": 1})
+    store.wait()
+    assert max(most) == store.config.most_at_once
 
 
 def test_old_ones_are_removed_only_when_the_new_one_is_whole(make_store, monkeypatch):

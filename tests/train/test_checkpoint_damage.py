@@ -9,32 +9,9 @@ import torch
 
 from electra import files
 from electra.errors import InputError
-from electra.train import checkpoint as checkpoints
-from electra.train.checkpoint import CheckpointConfig, CheckpointStore
+from electra.train import checkpoint_folder
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
-
-
-def save(store: CheckpointStore, *steps: int, size: int = 60) -> None:
-    for step in steps:
-        tensors = {
-            "model": {"weight": torch.full((size,), float(step))},
-            "optimizer": {"age": torch.tensor(step)},
-        }
-        store.save(step, tensors, {"step": step, "tokens": 10 * step})
-    store.wait()
-
-
-@pytest.fixture
-def store(tmp_path):
-    with CheckpointStore(tmp_path / "checkpoints", CheckpointConfig(keep_last=2)) as store:
-        save(store, 1, 2)
-        yield store
-
-
-@pytest.fixture
-def problems():
-    return []
 
 
 def flip(path, position: int) -> None:
@@ -94,7 +71,7 @@ def test_if_all_are_bad_it_stops_and_names_each(store, problems):
     assert "step-00000002 is not a finished checkpoint" in str(caught.value)
 
 
-def test_a_leftover_is_named_ignored_and_removed_before_the_next_save(store, problems, monkeypatch):
+def test_a_leftover_is_named_ignored_and_removed_before_the_next_save(save, store, problems, monkeypatch):
     whole = store.folder / "step-00000002"
     # Even whole: it was not there yet when the process was killed. The second has this process's own number.
     leftovers = [store.folder / f"step-00000003.tmp-{number}" for number in (1, os.getpid())]
@@ -103,20 +80,20 @@ def test_a_leftover_is_named_ignored_and_removed_before_the_next_save(store, pro
     assert store.load_latest(problems.append).step == 2
     assert [str(path) in problem for path, problem in zip(leftovers, problems, strict=True)] == [True, True]
     found = []
-    fill = checkpoints._fill
+    fill = checkpoint_folder.fill
 
     def watched(path, content):
         found.extend(store.folder.glob("*.tmp-*"))
         fill(path, content)
 
-    monkeypatch.setattr(checkpoints, "_fill", watched)
+    monkeypatch.setattr(checkpoint_folder, "fill", watched)
     save(store, 3)
     assert found == []
     assert sorted(path.name for path in store.folder.iterdir()) == ["step-00000002", "step-00000003"]
     assert store.load_latest(problems.append).step == 3
 
 
-def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(store, problems):
+def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(save, store, problems):
     flip(store.folder / "step-00000002" / "model.safetensors", -1)
     assert store.load_latest(problems.append).step == 1
     save(store, 3)

@@ -12,29 +12,8 @@ import torch
 
 from electra.errors import InputError
 from electra.train import checkpoint as checkpoints
+from electra.train import checkpoint_folder
 from electra.train.checkpoint import CheckpointConfig, CheckpointStore
-
-
-def save(store: CheckpointStore, *steps: int, size: int = 60) -> None:
-    for step in steps:
-        tensors = {
-            "model": {"weight": torch.full((size,), float(step))},
-            "optimizer": {"age": torch.tensor(step)},
-        }
-        store.save(step, tensors, {"step": step, "tokens": 10 * step})
-    store.wait()
-
-
-@pytest.fixture
-def store(tmp_path):
-    with CheckpointStore(tmp_path / "checkpoints", CheckpointConfig(keep_last=2)) as store:
-        save(store, 1, 2)
-        yield store
-
-
-@pytest.fixture
-def problems():
-    return []
 
 
 def full_disk(*arguments, **options):
@@ -51,7 +30,7 @@ FAILING_WRITES = [
 
 
 @pytest.mark.parametrize("place", FAILING_WRITES)
-def test_a_full_disk_keeps_what_there_is_and_says_what_is_needed(store, problems, monkeypatch, place):
+def test_a_full_disk_keeps_what_there_is_and_says_what_is_needed(save, store, problems, monkeypatch, place):
     before = {path: path.read_bytes() for path in store.folder.rglob("*.*") if path.is_file()}
     module, name = place.split(".")
     with monkeypatch.context() as patch:
@@ -69,16 +48,16 @@ def test_a_full_disk_keeps_what_there_is_and_says_what_is_needed(store, problems
     assert problems == []
 
 
-def test_a_save_without_room_does_not_fill_the_disk_first(store, monkeypatch):
+def test_a_save_without_room_does_not_fill_the_disk_first(save, store, monkeypatch):
     written = []
     monkeypatch.setattr(CheckpointStore, "_free_bytes", lambda self: 1_900_000)
-    monkeypatch.setattr(checkpoints, "_fill", lambda *content: written.append(content))
+    monkeypatch.setattr(checkpoint_folder, "fill", lambda *content: written.append(content))
     with pytest.raises(InputError, match=r"No space left.* needs 2\.0 MB, 1\.9 MB are free"):
         save(store, 3, size=500_000)
     assert written == []
 
 
-def test_a_failure_is_told_once_by_check_or_by_the_next_save(store, monkeypatch):
+def test_a_failure_is_told_once_by_check_or_by_the_next_save(save, store, monkeypatch):
     tensors = {"model": {"weight": torch.ones(3)}}
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.tensor_file, "save_file", full_disk)
@@ -116,7 +95,7 @@ def test_a_failure_is_told_at_the_end_and_hides_no_other(tmp_path, monkeypatch):
     assert "No space left" in caught.value.__notes__[0]
 
 
-def test_old_ones_that_cannot_be_removed_are_no_failure_to_save(store, problems, monkeypatch):
+def test_old_ones_that_cannot_be_removed_are_no_failure_to_save(save, store, problems, monkeypatch):
     def refuse(path, *, ignore_errors=False):
         if not ignore_errors:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -149,7 +128,7 @@ def tiny_disk(tmp_path):
 
 
 @pytest.mark.parametrize("foreseen", [True, False], ids=["foreseen", "met while writing"])
-def test_a_really_full_disk(tiny_disk, problems, monkeypatch, foreseen):
+def test_a_really_full_disk(save, tiny_disk, problems, monkeypatch, foreseen):
     if not foreseen:
         monkeypatch.setattr(CheckpointStore, "_free_bytes", lambda self: 10**9)
     with CheckpointStore(tiny_disk / "run" / "checkpoints", CheckpointConfig(keep_last=1)) as store:

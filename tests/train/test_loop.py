@@ -1,11 +1,16 @@
 """The loop on a problem that has nothing to do with text: a line through points."""
 
+import dataclasses
 import json
 import math
+import shutil
+import sys
 from dataclasses import dataclass, field
+from types import ModuleType
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from electra.errors import InputError
@@ -148,6 +153,7 @@ def test_a_step_that_is_no_number_changes_neither_weights_nor_optimizer():
 
 def session(folder, state, problem, **changes):
     values = {
+        "loop": LOOP,
         "log": LogConfig(log_every=1, evaluate_every=20),
         "checkpoint": CheckpointConfig(save_every=10),
         "health": HealthConfig(max_bad_steps=2),
@@ -155,9 +161,8 @@ def session(folder, state, problem, **changes):
         "check_facts": lambda saved: None,
         "on_start": lambda: None,
     }
-    return Session(
-        folder=folder, state=state, problem=problem, loop=LOOP, world=World(), **{**values, **changes}
-    )
+    folder.mkdir(exist_ok=True)
+    return Session(folder=folder, state=state, problem=problem, world=World(), **{**values, **changes})
 
 
 def test_a_session_drives_any_problem_to_the_end_and_writes_its_run(tmp_path):
@@ -175,6 +180,91 @@ def test_a_session_drives_any_problem_to_the_end_and_writes_its_run(tmp_path):
     session(tmp_path, again, problem).run()
     assert torch.equal(weights(again), weights(state))
     assert again.facts() == state.facts()
+
+
+def held_out(monkeypatch, losses, phases=()):
+    """Give the looks at held-out rows these losses, one after the other."""
+    left = iter(losses)
+
+    def evaluate(self):
+        yield {"loss": torch.tensor([next(left), 1.0], dtype=torch.float64)}
+
+    monkeypatch.setattr(Line, "evaluate", evaluate)
+    monkeypatch.setattr(Line, "phase", lambda self, step: "second" if step in phases else "")
+
+
+def lines_of(folder, kind):
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if kind in (record["kind"], record.get("event"))]
+
+
+def steps_in(folder):
+    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").iterdir())
+
+
+LOOKS = {"log": LogConfig(evaluate_every=4), "checkpoint": CheckpointConfig(save_every=10, keep_last=1)}
+
+
+def test_the_best_has_a_checkpoint_also_where_it_is_not_the_turn_of_one(tmp_path, monkeypatch):
+    held_out(monkeypatch, [5.0, 4.0, 3.0, 3.5, math.nan, 3.0, 6.0, 7.0, 8.0, 9.0])
+    state, problem = start()
+    session(tmp_path, state, problem, **LOOKS).run()
+    assert (state.best_step, state.best_loss) == (12, 3.0)
+    assert steps_in(tmp_path) == [12, 40]
+    assert [event["step"] for event in lines_of(tmp_path, "saved")] == [4, 8, 10, 12, 20, 30, 40]
+
+
+def test_losses_of_different_phases_are_not_compared(tmp_path, monkeypatch):
+    held_out(monkeypatch, [3.0, 2.0, 9.0, 8.0, 8.5, 9.0, 9.0, 9.0, 9.0, 9.0], phases=range(10, 40))
+    state, problem = start()
+    session(tmp_path, state, problem, **LOOKS).run()
+    assert (state.best_step, state.best_loss) == (16, 8.0)
+
+
+def test_a_state_in_doubt_is_not_the_best(tmp_path, monkeypatch):
+    held_out(monkeypatch, [5.0, 1.0, 3.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0])
+    # The update of step 8 is left out.
+    state, problem = start(spoiled=(7,))
+    session(tmp_path, state, problem, **LOOKS).run()
+    assert (state.best_step, state.best_loss) == (12, 3.0)
+    assert steps_in(tmp_path) == [12, 40]
+
+
+def test_a_budget_that_ends_within_the_warmup_is_said_when_the_speed_is_known(tmp_path, capsys):
+    def warnings(folder, warmup_steps):
+        schedule = ScheduleConfig(learning_rate=0.05, warmup_steps=warmup_steps)
+        loop = dataclasses.replace(LOOP, schedule=schedule, budget=Budget(tokens=200 * POINTS))
+        session(folder, *start(), loop=loop, log=LogConfig(log_every=50)).run()
+        return lines_of(folder, "warmup_too_long")
+
+    assert warnings(tmp_path / "fits", 200) == []
+    (warning,) = warnings(tmp_path / "does not", 201)
+    assert warning["step"] == 100
+    assert "warmup_steps is 201, but the run has about 200 steps" in warning["message"]
+    assert warning["message"] in capsys.readouterr().err
+
+
+def test_what_metrics_say_tensorboard_shows_also_when_a_run_goes_back_or_on(tmp_path):
+    session(tmp_path, *start(spoiled=(14, 15))).run()
+    # The last checkpoint is lost: the run goes on from the one before, and says the same again.
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000040")
+    session(tmp_path, *start(spoiled=(14, 15))).run()
+    reader = EventAccumulator(str(tmp_path / "tensorboard"), purge_orphaned_data=True)
+    reader.Reload()
+    for tag in ("train/loss", "train/learning_rate", "valid/loss"):
+        kind, name = tag.split("/")
+        told = [(line["step"], {**line["metrics"], **line}[name]) for line in lines_of(tmp_path, kind)]
+        assert [(event.step, pytest.approx(event.value)) for event in reader.Scalars(tag)] == told
+        assert told[-1][0] == 40
+
+
+def test_a_tracker_that_fails_does_not_stop_the_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "trackio", ModuleType("trackio"))
+    state, problem = start()
+    session(tmp_path, state, problem, log=LogConfig(trackers=["trackio"])).run()
+    assert state.step == 40
+    (event,) = lines_of(tmp_path, "tracker_failed")
+    assert "has no attribute 'init'" in event["message"]
 
 
 def test_going_back_leaves_the_batches_out(tmp_path):

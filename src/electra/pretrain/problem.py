@@ -100,11 +100,7 @@ class PretrainProblem:
         self.objective.begin_step(step)
         batch = self._read(batch_number)
         pieces = list(self._cut(batch, batch_number))
-        # Masking is cheap and repeats exactly, so it is done once only to count.
-        counts = [self.objective.counts(inputs, random) for inputs, random in pieces]
-        names = Counts._fields
-        sums = {name: torch.stack([getattr(count, name) for count in counts]).sum() for name in names}
-        totals = Counts(**self.add(sums))
+        totals = self._totals(pieces)
         parts = [
             PretrainPart(module=self.module, inputs=inputs, random=random, totals=totals)
             for inputs, random in pieces
@@ -128,9 +124,11 @@ class PretrainProblem:
     @torch.no_grad()
     def evaluate(self) -> Iterator[Sums]:
         """Held-out rows with the same masks every time; `loss` is the mean of their batches' losses."""
+        # Each process has a share of a batch's loss, and counts for as much of the batch.
+        of_batch = torch.tensor(1 / self.share.world_size, device=self.device)
         for number in range(self.num_valid if self.valid else 0):
             loss, sums, _ = self._look(number)
-            yield {"loss": metrics.fraction(loss.double(), 1), **sums}
+            yield {"loss": metrics.fraction(loss.double(), of_batch), **sums}
         if self.fixed_set is not None:
             yield from self.fixed_set.sums(self.objective)
 
@@ -168,8 +166,18 @@ class PretrainProblem:
             first_row=self.share.rank * len(batch.lengths_B),
             purpose="valid",
         )
-        output = self.objective(Inputs.from_batch(batch, device=self.device), random)
+        inputs = Inputs.from_batch(batch, device=self.device)
+        output = self.objective(inputs, random, self._totals([(inputs, random)]))
         return output.loss, output.sums, output.views
+
+    def _totals(self, pieces: Sequence[tuple[Inputs, StepRandom]]) -> Counts:
+        """What losses are means over, in the global batch."""
+        # Masking is cheap and repeats exactly, so it is done once only to count.
+        counts = [self.objective.counts(inputs, random) for inputs, random in pieces]
+        sums = {
+            name: torch.stack([getattr(count, name) for count in counts]).sum() for name in Counts._fields
+        }
+        return Counts(**self.add(sums))
 
     def _read(self, number: int) -> Batch:
         """The rows of this process in a batch; a thread reads the next ones meanwhile."""

@@ -164,7 +164,7 @@ def make_plan(settings: PlanConfig, *, probe_share: float = 1.0) -> Plan:
         length=length,
         fill=fill,
         steps=1,
-        checkpoints=settings.checkpoint.keep_last + 1,
+        checkpoints=settings.checkpoint.most_at_once,
     )
     parts = {entry.name: getattr(settings, entry.name) for entry in dataclasses.fields(PretrainConfig)}
     model = count_model(PretrainConfig(**parts), encoder, length=length)

@@ -77,7 +77,16 @@ class PretrainRunConfig(PretrainConfig):
 
 
 # Keys that change nothing about what a run computes. That the data is the same is told by its hash.
-FREE_KEYS = ("data", "out", "checkpoint", "resume", "max_restarts", "dry_run", "log.log_every")
+FREE_KEYS = (
+    "data",
+    "out",
+    "checkpoint",
+    "resume",
+    "max_restarts",
+    "dry_run",
+    "log.log_every",
+    "log.trackers",
+)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -108,6 +117,9 @@ def read_settings(arguments: Sequence[str]) -> PretrainRunConfig:
     if given.train.max_time or given.train.max_tokens:
         # Another budget than the paper's number of steps was chosen.
         del values["train.steps"]
+    if given.train.warmup_steps:
+        # Of two warm-ups the longer one would hold.
+        values.pop("train.warmup_fraction", None)
     preset = [f"--{key}={value!r}" for key, value in values.items()]
     settings = config.parse(PretrainRunConfig, [*preset, *arguments], prog="electra pretrain")
     if not settings.data or not (settings.out or settings.dry_run):
@@ -315,6 +327,7 @@ def write_final(run: Run, weights: Mapping[str, Tensor], folder: Path) -> None:
         "step": run.state.step,
         "encoder": run.objective.encoder_name,
         "obstacles": obstacles,
+        "seq_length": run.rows.seq_length,
     }
     files.write_manifest(
         unfinished, {**facts, **{key: run.facts[key] for key in ("config", "dataset_sha256")}}
@@ -355,7 +368,7 @@ def preview(run: Run, world: World) -> None:
             flops_per_token=problem.flops_per_token,
             tokens_per_step=step.tokens,
             kept_bytes=kept_bytes,
-            num_checkpoints=run.settings.checkpoint.keep_last + 1,
+            num_checkpoints=run.settings.checkpoint.most_at_once,
         ),
         "machine": f"{problem.device.type}, {run.loop.precision}, {rows_at_once} rows at once",
         "first step": f"loss {step.loss:.3f} in {step.seconds:.2f} s, {speed:,.0f} tokens/s",

@@ -4,8 +4,10 @@
     step-00001000.tmp-PID/         being written or removed, or left so by a process that was killed
     step-00001000.replaced/        for a moment, where a step is saved again: one of the two is always there
 
-A folder gets its name only when it is whole and on the disk, and older ones are removed only after that. What
-is read is checked against the manifest first; it is JSON and safetensors, so that nothing is ever unpickled.
+A folder gets its name only when it is whole and on the disk, and older ones are removed only after that.
+
+The last checkpoint is that of the highest step. Which one is best is said by `best_step` in the last one's
+state.json, not in a file of its own that could tell another story; it is kept for as long as it is the best.
 """
 
 import concurrent.futures
@@ -24,12 +26,10 @@ from torch import Tensor
 
 from electra import files
 from electra.errors import InputError
-from electra.train import tensor_file
-from electra.train.tensor_file import Snapshot
+from electra.train import checkpoint_folder, tensor_file
+from electra.train.checkpoint_folder import Checkpoint, Content
 
-KIND = "checkpoint"
-FORMAT_VERSION = 1
-_STATE = "state.json"
+BEST_STEP = "best_step"
 _FOLDER_NAME = re.compile(r"step-(\d{8,})(\.replaced)?")
 _UNFINISHED = "step-*.tmp-*"
 
@@ -41,7 +41,7 @@ class CheckpointConfig:
     save_every: int = 1000
     """Steps from one checkpoint to the next."""
     keep_last: int = 2
-    """Newest checkpoints to keep; with two, one damaged by the disk does not cost the run."""
+    """Newest checkpoints to keep beside the best one; with two, one damaged by the disk costs no run."""
     keep_every: int = 0
     """Steps whose multiples are kept for ever; 0 keeps none of them."""
 
@@ -50,30 +50,10 @@ class CheckpointConfig:
             if getattr(self, key) < least:
                 raise InputError(f"{key} is {getattr(self, key)}, expected {least} or more")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """A whole checkpoint, read back."""
-
-    step: int
-    tensors: dict[str, dict[str, Tensor]]
-    """As saved, in the CPU's memory: file -> name -> tensor."""
-    facts: dict[str, Any]
-    """As saved, and as JSON gives them back: tuples are lists, keys are strings."""
-    path: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Content:
-    """What is to be written, safe from changes."""
-
-    step: int
-    tensors: dict[str, Snapshot]
-    state: bytes
-
     @property
-    def num_bytes(self) -> int:
-        return sum(tensors.num_bytes for tensors in self.tensors.values()) + len(self.state)
+    def most_at_once(self) -> int:
+        """Checkpoints on the disk while one is written, the best included; keep_every adds its own."""
+        return self.keep_last + 2
 
 
 class CheckpointStore:
@@ -88,13 +68,16 @@ class CheckpointStore:
     def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
         """Copy everything now, write it in the background; waits for the save before, and raises its failure.
 
-        Later checkpoints, which the run has gone back behind, are removed when this one is whole.
+        When it is whole, those that need not be kept are removed, and later ones, which the run has gone back
+        behind. Facts may name a `best_step`, which is kept.
         """
         assert facts.get("step", step) == step, f"facts of step {facts['step']} for step {step}"
         assert all(name.isidentifier() for name in tensors), f"not names of files: {list(tensors)}"
         self.wait()
         copies = {name: tensor_file.snapshot(group) for name, group in tensors.items()}
-        content = _Content(step=step, tensors=copies, state=files.to_json(dict(facts)))
+        content = Content(
+            step=step, tensors=copies, state=files.to_json(dict(facts)), best_step=facts.get(BEST_STEP)
+        )
         self._pending = self._writer.submit(self._write, content)
 
     def check(self) -> None:
@@ -143,7 +126,7 @@ class CheckpointStore:
         problems = []
         for step, path in self._newest_first():
             try:
-                return _read(step, path)
+                return checkpoint_folder.read(step, path)
             except (InputError, OSError) as error:
                 problems.append(f"checkpoint {path.name} is damaged: {error}")
                 on_problem(problems[-1])
@@ -155,12 +138,22 @@ class CheckpointStore:
             )
         return None
 
+    def load_best(self, on_problem: Callable[[str], None]) -> Checkpoint:
+        """The checkpoint of the best held-out loss."""
+        last = self.load_latest(on_problem)
+        step = None if last is None else last.facts.get(BEST_STEP)
+        if step is None or step < 0:
+            raise InputError(
+                f"{self.folder} knows of no best checkpoint: no held-out rows were looked at so far"
+            )
+        return self.load(step)
+
     def load(self, step: int) -> Checkpoint:
         """The checkpoint of one step, or what is wrong with it."""
         self.wait()
         for found, path in self._newest_first():
             if found == step:
-                return _read(step, path)
+                return checkpoint_folder.read(step, path)
         raise InputError(f"{self.folder} has no checkpoint of step {step}, only of {self.steps()}")
 
     def require_space(self, num_bytes: int) -> None:
@@ -182,7 +175,7 @@ class CheckpointStore:
         found = sorted(((int(match[1]), not match[2], match[0]) for match in matches if match), reverse=True)
         return [(step, self.folder / name) for step, _, name in found]
 
-    def _write(self, content: _Content) -> None:
+    def _write(self, content: Content) -> None:
         path = self.folder / f"step-{content.step:08}"
         unfinished = _unfinished(path)
         # Never of use, and the room may be needed. A container gives out the same process ids again.
@@ -193,31 +186,34 @@ class CheckpointStore:
             if self._free_bytes() < content.num_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.folder.mkdir(parents=True, exist_ok=True)
-            _fill(unfinished, content)
-            _publish(unfinished, path)
+            checkpoint_folder.fill(unfinished, content)
+            checkpoint_folder.publish(unfinished, path)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise InputError(self._failure(path, content, error)) from error
         try:
-            self._prune(path, content.step)
+            self._prune(path, content)
         except OSError as error:
             raise InputError(f"{path} is saved, but older ones cannot be removed: {error}") from error
 
-    def _failure(self, path: Path, content: _Content, error: Exception) -> str:
+    def _failure(self, path: Path, content: Content, error: Exception) -> str:
         kept = next((f"{older.name} is kept" for _, older in self._newest_first()), "there is no earlier one")
         return (
             f"checkpoint {path} is not saved: {error}. It needs {_megabytes(content.num_bytes)}, "
             f"{_megabytes(self._free_bytes())} are free; {kept}. Make room and run the same command again"
         )
 
-    def _prune(self, saved: Path, step: int) -> None:
+    def _prune(self, saved: Path, content: Content) -> None:
         self._damaged.discard(saved)
         whole = [
             (found, path)
             for found, path in self._newest_first()
-            if found <= step and path not in self._damaged and path.suffix != ".replaced"
+            if found <= content.step
+            and path not in self._damaged
+            and path.suffix != checkpoint_folder.REPLACED
         ]
         kept = {path for _, path in whole[: self.config.keep_last]}
+        kept |= {path for found, path in whole if found == content.best_step}
         if self.config.keep_every:
             kept |= {path for found, path in whole if found % self.config.keep_every == 0}
         for _, path in self._newest_first():
@@ -228,45 +224,6 @@ class CheckpointStore:
 
 def _unfinished(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp-{os.getpid()}")
-
-
-def _fill(folder: Path, content: _Content) -> None:
-    """Every file of a checkpoint, each on the disk before the manifest is."""
-    folder.mkdir()
-    for name, tensors in content.tensors.items():
-        tensor_file.write(folder / (name + tensor_file.SUFFIX), tensors)
-    files.write_file(folder / _STATE, lambda file: file.write(content.state))
-    files.write_manifest(folder, {"kind": KIND, "format_version": FORMAT_VERSION, "step": content.step})
-
-
-def _publish(unfinished: Path, path: Path) -> None:
-    """Give a whole folder its name; a folder cannot be put in the place of another in one step."""
-    if path.exists():
-        replaced = path.with_name(f"{path.name}.replaced")
-        shutil.rmtree(replaced, ignore_errors=True)
-        path.rename(replaced)
-    unfinished.rename(path)
-    for folder in (path.parent, path.parent.parent):
-        files.fsync(folder)
-
-
-def _read(step: int, path: Path) -> Checkpoint:
-    """A checkpoint whose every byte is as it was sealed."""
-    manifest = files.read_manifest(path, kind=KIND)
-    if manifest.get("format_version") != FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format {manifest.get('format_version')}, this program reads {FORMAT_VERSION}"
-        )
-    if damaged := list(files.damaged_files(path, manifest)):
-        raise InputError("; ".join(damaged))
-    if manifest.get("step") != step:
-        raise InputError(f"{path} holds step {manifest.get('step')}: the folder was renamed")
-    names = [name for name in manifest["files"] if name.endswith(tensor_file.SUFFIX)]
-    tensors = {name.removesuffix(tensor_file.SUFFIX): tensor_file.read(path / name) for name in names}
-    facts = files.read_json(path / _STATE)
-    if not isinstance(facts, dict):
-        raise InputError(f"{path / _STATE} holds no JSON object")
-    return Checkpoint(step=step, tensors=tensors, facts=facts, path=path)
 
 
 def _megabytes(num_bytes: int) -> str:

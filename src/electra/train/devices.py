@@ -25,7 +25,8 @@ _NEVER, _LARGEST_KEPT, _GROWTH = -1, 1 << 30, 1 << 26
 
 _WORTHWHILE_SPEEDUP = 1.3
 _PROBE_SIZE = 512
-_PEAK_SIZE = 1024
+# Near the peak, and on a CPU short enough to get through between two interruptions.
+_CPU_PEAK_SIZE, _GPU_PEAK_SIZE = 512, 4096
 
 
 def set_up_allocator() -> None:
@@ -81,9 +82,10 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 
 
 def gemm_speed(
-    device: torch.device, precision: Precision, *, size: int = _PEAK_SIZE, seconds: float = 0.3
+    device: torch.device, precision: Precision, *, size: int | None = None, seconds: float = 0.3
 ) -> float:
     """FLOP/s of the fastest square matrix product seen within some time: what 100 % of the machine is."""
+    size = size or (_CPU_PEAK_SIZE if device.type == "cpu" else _GPU_PEAK_SIZE)
     left = torch.full((size, size), 0.5, dtype=DTYPES[precision], device=device)
     right = left.t().contiguous()
     fastest, begun = float("inf"), time.perf_counter()

@@ -72,9 +72,7 @@ class World:
         if self.size == 1:
             return module
         if way == "ddp":
-            return DistributedDataParallel(
-                module, broadcast_buffers=False, find_unused_parameters=idle_weights
-            )
+            return DistributedDataParallel(module, find_unused_parameters=idle_weights)
         mesh = init_device_mesh(self._device(), (self.size,))
         for part in (*layers, module):
             fully_shard(part, mesh=mesh)

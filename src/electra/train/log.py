@@ -1,22 +1,16 @@
-"""What happens in a run -> metrics.jsonl and samples.jsonl for programs, a live line for a person."""
+"""What happens in a run -> RUN/metrics.jsonl, RUN/samples.jsonl and trackers, and words for a person."""
 
 import json
 import math
 import os
-import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
-
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+from typing import IO, Any, Literal
 
 from electra.files import write_file
+from electra.train.trackers import Trackers
 
-_PLAIN_EVERY_SECONDS = 10.0
+METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 
 
 class JsonLines:
@@ -61,43 +55,51 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class Display:
-    """One line that is always the latest, on stderr; plain lines now and then where that is no terminal."""
+class RunLog:
+    """What a run tells of itself, step by step."""
 
-    def __init__(self, *, silent: bool = False) -> None:
-        console = Console(stderr=True)
-        self._silent = silent
-        self._last_shown = -math.inf
-        self._live = Live(console=console, transient=True) if console.is_terminal and not silent else None
+    def __init__(self, folder: Path, trackers: Trackers) -> None:
+        self._metrics, self._samples = JsonLines(folder / METRICS), JsonLines(folder / SAMPLES)
+        self._trackers = trackers
 
-    def __enter__(self) -> "Display":
-        if self._live:
-            self._live.start()
-        return self
+    def open(self, config: Mapping[str, Any], *, step: int) -> None:
+        """Begin, or continue after a step what was begun."""
+        self._trackers.open(config, step=step)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._live:
-            self._live.stop()
+    def measured(self, kind: Literal["train", "valid"], numbers: Mapping[str, Any]) -> None:
+        """What a step did, or what held-out rows gave after it."""
+        record = {"kind": kind, **numbers}
+        self._metrics.write(record)
+        self._trackers.write(record)
 
-    def show(self, line: str) -> None:
-        """The state of the run, if a person would want to see it now."""
-        now = time.monotonic()
-        if self._live:
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
-        elif now - self._last_shown >= _PLAIN_EVERY_SECONDS:
-            self.say(line)
-            self._last_shown = now
+    def happened(self, event: Mapping[str, Any]) -> None:
+        """What is no number."""
+        self._metrics.write({"kind": "event", **event})
 
-    def say(self, line: str) -> None:
-        """Something that stays on the screen."""
-        if self._silent:
-            return
-        if self._live:
-            self._live.console.print(line, markup=False, highlight=False)
-        else:
-            print(line, file=sys.stderr, flush=True)
+    def sampled(self, rows: Sequence[Mapping[str, Any]], *, step: int) -> None:
+        """Held-out rows as the model saw them."""
+        self._samples.write({"step": step, "rows": rows})
+
+    def go_back(self, *, step: int, evaluated_step: int) -> None:
+        """Forget what came after a step, for it will be written again."""
+
+        def is_past(record: Mapping[str, Any]) -> bool:
+            return bool(record["step"] <= (evaluated_step if record["kind"] == "valid" else step))
+
+        self._metrics.cut(is_past)
+        self._samples.cut(lambda record: record["step"] <= evaluated_step)
+        self._trackers.go_back(step)
+
+    def sync(self) -> None:
+        """Force the lines to the disk."""
+        for lines in (self._metrics, self._samples):
+            lines.sync()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._trackers.close()
+        for lines in (self._metrics, self._samples):
+            lines.close()
 
 
 def shown(metrics: Mapping[str, float], headlines: Mapping[str, str]) -> str:

@@ -24,10 +24,10 @@ class ScheduleConfig:
     """The peak that warm-up and decay are fractions of."""
     schedule: Shape = "linear"
     """Decay over the budget; trapezoid stays at the peak until the last part (warm-up, stable, decay)."""
-    warmup_steps: int = 10_000
+    warmup_steps: int = 0
     """Linear warm-up in steps; where both warm-ups are given the longer one holds."""
     warmup_fraction: float = 0.0
-    """Linear warm-up as a fraction of the budget."""
+    """Linear warm-up as a fraction of the budget, which fits every budget."""
     decay_fraction: float = 0.2
     """Last fraction of the budget in which trapezoid falls."""
     final_fraction: float = 0.0
@@ -65,6 +65,18 @@ def learning_rate(config: ScheduleConfig, *, step: int, progress: float) -> floa
     progress = min(1.0, max(0.0, progress))
     decay = config.final_fraction + (1 - config.final_fraction) * _decay(config, progress)
     return config.learning_rate * decay * _warmup(config, step, progress)
+
+
+def unfinished_warmup(config: ScheduleConfig, *, step: int, progress: float) -> str | None:
+    """What is wrong and what helps if a run goes on as it has begun and ends before its warm-up does."""
+    total = step / progress if progress else math.inf
+    if config.warmup_steps <= total:
+        return None
+    return (
+        f"warmup_steps is {config.warmup_steps:,}, but the run has about {total:,.0f} steps: its learning "
+        f"rate never comes near {config.learning_rate:g}; set --train.warmup_steps "
+        f"{max(1, round(total / 10))}, or 0 and --train.warmup_fraction 0.1"
+    )
 
 
 def _warmup(config: ScheduleConfig, step: int, progress: float) -> float:

@@ -5,21 +5,27 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from electra.errors import InputError
-from electra.progress import clock
-from electra.train.checkpoint import Checkpoint, CheckpointConfig, CheckpointStore
+from electra.progress import LiveLine, clock
+from electra.train.checkpoint import CheckpointConfig, CheckpointStore
+from electra.train.checkpoint_folder import Checkpoint
 from electra.train.devices import autocast
 from electra.train.distributed import World
 from electra.train.health import HealthConfig, Verdict
-from electra.train.log import Display, JsonLines, shown
+from electra.train.log import RunLog, shown
 from electra.train.loop import LoopConfig, Problem, Step, Sums, training_steps
+from electra.train.schedule import unfinished_warmup
 from electra.train.signals import Request, Requests
 from electra.train.state import TrainState
+from electra.train.trackers import TrackerName, Trackers
 
-CHECKPOINTS, METRICS, SAMPLES, SAVE_NOW = "checkpoints", "metrics.jsonl", "samples.jsonl", "checkpoint_now"
+CHECKPOINTS, SAVE_NOW = "checkpoints", "checkpoint_now"
+_SPEED_IS_KNOWN = 100
+"""Step at which what comes first, such as compiling, no longer hides the speed of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +36,8 @@ class LogConfig:
     """Steps between two lines of metrics.jsonl."""
     evaluate_every: int = 1000
     """Steps between two looks at held-out rows; the last step is always followed by one."""
+    trackers: list[TrackerName] = field(default_factory=list)
+    """Where metrics go beside RUN/metrics.jsonl and RUN/tensorboard."""
 
     def __post_init__(self) -> None:
         for key in ("log_every", "evaluate_every"):
@@ -66,26 +74,30 @@ class Session:
     _saved_step: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
-        self.metrics, self.samples = JsonLines(self.folder / METRICS), JsonLines(self.folder / SAMPLES)
+        trackers = self.log.trackers if self.world.writes else []
+        self.run_log = RunLog(
+            self.folder, Trackers(self.folder, trackers, on_problem=partial(self._event, "tracker_failed"))
+        )
         self.store = CheckpointStore(self.folder / CHECKPOINTS, self.checkpoint)
         self.requests = Requests(self.folder / SAVE_NOW)
-        self.display = Display(silent=not self.world.writes)
+        self.line = LiveLine(silent=not self.world.writes)
 
     def run(self) -> None:
         """Train until the budget is used up; a request to stop ends in a KeyboardInterrupt, all saved."""
         with ExitStack() as stack:
             stack.callback(self.problem.close)
-            for lines in (self.metrics, self.samples):
-                stack.callback(lines.close)
+            stack.callback(self.run_log.close)
             stack.enter_context(self.store)
-            stack.enter_context(self.display)
+            stack.enter_context(self.line)
             stack.enter_context(self.requests.heard())
             self._start()
             steps = training_steps(self.state, self.problem, self.loop, self.world)
             while True:
                 if due(self.state.step, self.log.evaluate_every) or self._is_over():
                     self._evaluate()
-                if due(self.state.step, self.checkpoint.save_every) or self._is_over():
+                # The best is always there to go back to, also where it is not the turn of a checkpoint.
+                is_best = self.state.best_step == self.state.step
+                if due(self.state.step, self.checkpoint.save_every) or is_best or self._is_over():
                     self._save("saved", forced=self._is_over())
                 if self._is_over():
                     break
@@ -100,28 +112,24 @@ class Session:
         if checkpoint is None:
             tensors = self.state.tensors()
             bytes_of_weights = sum(value.nbytes for value in tensors["model"].values())
-            # Weights and two moments of each, and one checkpoint more than is kept.
-            self.store.require_space(3 * bytes_of_weights * (self.checkpoint.keep_last + 1))
+            # Weights and two moments of each.
+            self.store.require_space(3 * bytes_of_weights * self.checkpoint.most_at_once)
             self.on_start()
             self._save("started", forced=True)
-            return
-        self.check_facts(checkpoint.facts)
-        self.on_start()
-        self._return_to(checkpoint)
-        self._event("resumed", f"continuing from {checkpoint.path} at step {checkpoint.step:,}")
+        else:
+            self.check_facts(checkpoint.facts)
+            self.on_start()
+            self._return_to(checkpoint)
+            self._event("resumed", f"continuing from {checkpoint.path} at step {checkpoint.step:,}")
+        if self.world.writes:
+            self.run_log.open(self.facts.get("config", {}), step=self.state.step)
 
     def _return_to(self, checkpoint: Checkpoint) -> None:
         self.state.load(checkpoint)
         self._begun = time.monotonic() - self.state.seconds
         self._saved_step = self.state.step
         if self.world.writes:
-            self.metrics.cut(self._is_past)
-            self.samples.cut(lambda record: record["step"] <= self.state.evaluated_step)
-
-    def _is_past(self, record: Mapping[str, Any]) -> bool:
-        """Whether a line tells of what was before the present state, and will not be written again."""
-        last = self.state.evaluated_step if record["kind"] == "valid" else self.state.step
-        return bool(record["step"] <= last)
+            self.run_log.go_back(step=self.state.step, evaluated_step=self.state.evaluated_step)
 
     def _is_over(self) -> bool:
         return self._progress() >= 1
@@ -151,6 +159,14 @@ class Session:
             )
         if due(state.step, self.log.log_every) or state.step == 1:
             self._log(step)
+        if state.step == _SPEED_IS_KNOWN:
+            self._check_warmup()
+
+    def _check_warmup(self) -> None:
+        """Where the budget is a time, only the speed tells whether the warm-up fits into it."""
+        problem = unfinished_warmup(self.loop.schedule, step=self.state.step, progress=self._progress())
+        if problem:
+            self._event("warmup_too_long", problem)
 
     def _judge(self, step: Step) -> Verdict:
         phase = self.problem.phase(self.state.step - 1)
@@ -162,9 +178,9 @@ class Session:
         metrics = self.problem.summarise(step.sums)
         speed = step.tokens / step.seconds
         mfu = speed * self.problem.flops_per_token / self.peak if self.peak else None
-        self.metrics.write(
+        self.run_log.measured(
+            "train",
             {
-                "kind": "train",
                 **self._place(),
                 "learning_rate": step.learning_rate,
                 "gradient_norm": step.gradient_norm,
@@ -172,12 +188,12 @@ class Session:
                 "mfu": mfu,
                 "loss": step.loss,
                 "metrics": metrics,
-            }
+            },
         )
         state, share = self.state, f"  {mfu:.0%} of peak" if mfu else ""
         left = self.loop.budget.seconds_left(steps=state.step, seconds=state.seconds, tokens=state.tokens)
         values = shown({"loss": step.loss, **metrics}, self.problem.headlines)
-        self.display.show(f"step {state.step:,}  {values}  {speed:,.0f} tokens/s{share}  ETA {clock(left)}")
+        self.line.show(f"step {state.step:,}  {values}  {speed:,.0f} tokens/s{share}  ETA {clock(left)}")
 
     def _place(self) -> dict[str, Any]:
         state = self.state
@@ -201,16 +217,25 @@ class Session:
             return
         metrics = self.problem.summarise(self.world.add(totals))
         loss = metrics.get("loss", math.nan)
-        if math.isfinite(loss) and (state.best_loss is None or loss < state.best_loss):
+        if self._is_best(loss):
             state.best_step, state.best_loss = state.step, loss
         self._read_clock()
         if self.world.writes:
-            self.metrics.write({"kind": "valid", **self._place(), "metrics": metrics})
-            self.samples.write({"step": state.step, "rows": samples})
+            self.run_log.measured("valid", {**self._place(), "metrics": metrics})
+            self.run_log.sampled(samples, step=state.step)
             values = shown(metrics, self.problem.headlines)
-            self.display.say(f"held out after step {state.step:,}: {values}")
+            self.line.say(f"held out after step {state.step:,}: {values}")
         if illness := self.problem.diagnose(metrics, step=state.step, progress=self._progress()):
             self._event("collapse", illness)
+
+    def _is_best(self, loss: float) -> bool:
+        """Whether a held-out loss is the lowest yet; not of a state in doubt, for that one is not saved."""
+        state, phase = self.state, self.problem.phase
+        if not math.isfinite(loss) or not state.health.good:
+            return False
+        if state.best_loss is None or phase(state.best_step - 1) != phase(state.step - 1):
+            return True
+        return loss < state.best_loss
 
     def _save(self, event: str, *, forced: bool = False) -> None:
         """Write a checkpoint in the background; not of a state in doubt, which is none to go back to."""
@@ -219,8 +244,7 @@ class Session:
         self._saved_step = self.state.step
         tensors = self.state.tensors()
         if self.world.writes:
-            for lines in (self.metrics, self.samples):
-                lines.sync()
+            self.run_log.sync()
             self.store.save(self.state.step, tensors, {**self.facts, **self.state.facts()})
         self._event(event, f"checkpoint of step {self.state.step:,}", quiet=True)
 
@@ -266,9 +290,9 @@ class Session:
         if not self.world.writes:
             return
         place = {"step": self.state.step, "seconds": self.state.seconds}
-        self.metrics.write({"kind": "event", **place, "event": event, "message": message})
+        self.run_log.happened({**place, "event": event, "message": message})
         if not quiet:
-            self.display.say(f"{event.replace('_', ' ')}: {message}")
+            self.line.say(f"{event.replace('_', ' ')}: {message}")
 
     def _say_problem(self, problem: str) -> None:
         self._event("damaged_checkpoint", problem)

@@ -8,7 +8,7 @@ from electra.train.budget import Budget, parse_duration
 from electra.train.devices import DeviceName, PrecisionName
 from electra.train.distributed import Parallel
 from electra.train.optim import OptimizerConfig
-from electra.train.schedule import ScheduleConfig
+from electra.train.schedule import ScheduleConfig, unfinished_warmup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,8 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
             raise InputError(f"train.micro_batch is {self.micro_batch}, expected 1 or more rows, all or auto")
         if self.max_time is not None:
             parse_duration(self.max_time, key="train.max_time")
+        if self.steps and (problem := unfinished_warmup(self, step=self.steps, progress=1.0)):
+            raise InputError(f"train.{problem}")
 
     @property
     def budget(self) -> Budget:

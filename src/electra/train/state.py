@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from electra.errors import InputError
-from electra.train.checkpoint import Checkpoint
+from electra.train.checkpoint_folder import Checkpoint
 from electra.train.distributed import part_like, whole_tensor
 from electra.train.health import Health
 from electra.train.optimizer_state import pack_optimizer, unpack_optimizer
@@ -73,13 +72,16 @@ class TrainState:
 
     @torch.no_grad()
     def load(self, checkpoint: Checkpoint) -> None:
-        """Become what was saved."""
-        copy_weights(checkpoint.tensors["model"], self.model, where=str(checkpoint.path))
-        facts = checkpoint.facts
+        """Become what was saved, or refuse it and stay what it was."""
+        facts, weights = checkpoint.facts, checkpoint.tensors["model"]
+        _require_same_weights(weights, self.model, where=str(checkpoint.path))
+        counters, health = {name: facts[name] for name in _COUNTERS}, Health(**facts["health"])
         options = [
             {key: group[key] for key in group if key != "params"} for group in self.optimizer.param_groups
         ]
+        # The last that can refuse, and the first to change anything.
         unpack_optimizer(self.optimizer, checkpoint.tensors["optimizer"], facts["optimizer"])
+        copy_weights(weights, self.model, where=str(checkpoint.path))
         for weight, moments in self.optimizer.state.items():
             for name, moment in moments.items():
                 if isinstance(moment, Tensor) and moment.shape == weight.shape:
@@ -87,29 +89,32 @@ class TrainState:
         # Options are the config's: where a change of it was allowed, it counts.
         for group, option in zip(self.optimizer.param_groups, options, strict=True):
             group.update(option)
-        for name in _COUNTERS:
-            setattr(self, name, facts[name])
-        self.health = Health(**facts["health"])
+        for name, value in counters.items():
+            setattr(self, name, value)
+        self.health = health
         if self.scaler is not None and facts["scaler"]:
             self.scaler.load_state_dict(facts["scaler"])
 
 
 def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The state dict with each tensor once, also where two networks share it."""
-    found: dict[str, Tensor] = {}
-    seen = set[tuple[int, torch.Size]]()
-    for name, tensor in model.state_dict().items():
-        own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        key = (own.data_ptr(), tensor.shape)
-        if key not in seen:
-            seen.add(key)
-            found[name] = tensor
-    return found
+    # By identity, not by address: processes with no part of two small tensors would take them for one.
+    first_names: dict[int, str] = {}
+    tensors = model.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
+        first_names.setdefault(id(tensor), name)
+    return {name: tensors[name].detach() for name in first_names.values()}
 
 
 @torch.no_grad()
 def copy_weights(source: Mapping[str, Tensor], model: nn.Module, *, where: str) -> None:
     """Give a model the weights of another of the same kind, as `TrainState.tensors` has them."""
+    _require_same_weights(source, model, where=where)
+    for name, tensor in _own_tensors(model).items():
+        tensor.copy_(part_like(source[name], tensor))
+
+
+def _require_same_weights(source: Mapping[str, Tensor], model: nn.Module, *, where: str) -> None:
     target = _own_tensors(model)
     if target.keys() != source.keys():
         different = sorted(target.keys() ^ source.keys())
@@ -119,4 +124,3 @@ def copy_weights(source: Mapping[str, Tensor], model: nn.Module, *, where: str) 
             raise InputError(
                 f"{where}: {name} has shape {list(source[name].shape)}, this model {list(tensor.shape)}"
             )
-        tensor.copy_(part_like(source[name], tensor))
