@@ -15,9 +15,16 @@ VERBS = {
     "prepare": "corpus -> tokenizer + token rows + manifest",
     "plan": "settings -> parameters, FLOPs, memory, time and cost, before anything runs",
     "pretrain": "rows -> run folder with checkpoints, metrics and the trained encoders",
+    "finetune": "model + task -> scores over seeds, fine-tuned model, report",
+    "evaluate": "fine-tuned model + labelled data -> scores",
+    "predict": "fine-tuned model + data -> predictions, submission files",
+    "import": "models of transformers or of the original TensorFlow code -> ours, to use or to train on",
     "bench": "our speed beside the alternatives and the machine's own peak, in one run",
     "report": "run folders -> one page with curves, health and samples",
 }
+
+# What Python does not allow as the name of a module.
+_MODULES = {"import": "importing"}
 
 OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -46,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A polite kill ends a command as Ctrl-C does: clean up, keep what is whole, say how to go on.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        cast(Verb, importlib.import_module(f"electra.run.{verb}")).main(words)
+        cast(Verb, importlib.import_module(f"electra.run.{_MODULES.get(verb, verb)}")).main(words)
     except InputError as error:
         return _complain(str(error), BAD_INPUT)
     except BrokenPipeError:

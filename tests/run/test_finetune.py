@@ -1,0 +1,468 @@
+"""`electra finetune` as a person runs it: whole commands on small data, stopped, continued, refused."""
+
+import json
+import random
+import shutil
+import signal
+import statistics
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from electra import cli
+from electra.run.finetune import prepare, read_settings
+from electra.tasks.layout import load_model
+from electra.tasks.problem import FinetuneProblem
+from electra.train.distributed import World
+
+SENTENCE = "the old river was in a small city and the new model is to read of large mountain water"
+WORDS = SENTENCE.split()
+KEYS = {
+    "seeds": 3,
+    "dropout": 0.05,
+    "train.epochs": 5,
+    "train.batch_size": 8,
+    "train.learning_rate": 0.002,
+    "train.layer_decay": 1.0,
+    "log.log_every": 1,
+}
+
+
+def write_sst2(folder, *, train=64, dev=24):
+    """Sentences that are positive if they say `fast`."""
+    folder.mkdir(parents=True)
+    rng = random.Random(0)
+    for split, size in (("train", train), ("dev", dev)):
+        lines = ["sentence\tlabel"]
+        for number in range(size):
+            words = rng.choices(WORDS, k=rng.randint(4, 12))
+            words[rng.randrange(len(words))] = "fast" if number % 2 else "water"
+            lines.append(f"{' '.join(words)}\t{number % 2}")
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def write_cola(folder):
+    folder.mkdir(parents=True)
+    rng = random.Random(1)
+    for split, size in (("train", 32), ("dev", 12)):
+        lines = [f"x\t{number % 2}\t*\t{' '.join(rng.choices(WORDS, k=6))}" for number in range(size)]
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("glue")
+    write_sst2(folder / "SST-2")
+    write_cola(folder / "CoLA")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(runs, tmp_path_factory):
+    """A run whose weights are as good as random: from these, unlike from a collapsed model, one can learn."""
+    out = tmp_path_factory.mktemp("model") / "run"
+    runs.pretrain(out, train__steps=1, train__learning_rate=1e-6)
+    return out
+
+
+@pytest.fixture(scope="module")
+def tune(model, data):
+    """Run the command on the small model."""
+
+    def run(out, *, code=cli.OK, **changes):
+        keys = {"model": model, "task": "sst2", "data": data, "out": out, **KEYS}
+        keys |= {key.replace("__", "."): value for key, value in changes.items()}
+        words = [f"--{key}={value}" for key, value in keys.items() if value is not None]
+        assert cli.main(["finetune", *words]) == code
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def tuned(tune, tmp_path_factory):
+    """An uninterrupted fine-tuning of three seeds."""
+    out = tmp_path_factory.mktemp("tuned") / "out"
+    tune(out, ensemble="on")
+    return out
+
+
+def scores_of(out):
+    return json.loads((out / "scores.json").read_text())
+
+
+def assert_same_seed(folder, other):
+    """Bit for bit, but for the clock and for what changes nothing."""
+    ours, theirs = (json.loads((place / "scores.json").read_text()) for place in (folder, other))
+    for content in (ours, theirs):
+        del content["train"]["seconds"]
+        for key in ("out", "checkpoint"):
+            del content["facts"]["config"][key]
+    assert ours == theirs
+    mine, its = (load_file(place / "model" / "sst2" / "model.safetensors") for place in (folder, other))
+    assert mine.keys() == its.keys()
+    for name, tensor in mine.items():
+        assert torch.equal(tensor, its[name]), name
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Raise a signal while a step of a seed is worked on."""
+
+    def at(*places):
+        begin, left = FinetuneProblem.begin, set(places)
+
+        def begin_or_signal(self, *, step, batch_number):
+            if (self.seed, step) in left:
+                left.remove((self.seed, step))
+                signal.raise_signal(signal.SIGTERM)
+            return begin(self, step=step, batch_number=batch_number)
+
+        monkeypatch.setattr(FinetuneProblem, "begin", begin_or_signal)
+
+    return at
+
+
+def test_the_folder_holds_what_is_promised(tuned):
+    content = scores_of(tuned)
+    assert (content["task"], content["kind"], content["main_score"]) == ("sst2", "classification", "accuracy")
+    assert content["labels"] == ["negative", "positive"]
+    assert content["seeds"] == [0, 1, 2]
+    summary = content["splits"]["dev"]["scores"]["accuracy"]
+    assert len(summary["values"]) == 3
+    assert summary["median"] == statistics.median(summary["values"])
+    assert summary["mean"] == pytest.approx(statistics.fmean(summary["values"]))
+    assert summary["std"] == pytest.approx(statistics.stdev(summary["values"]))
+    assert content["train"]["examples"] == 64
+    assert content["train"]["steps"] == 40
+    assert content["train"]["learning_rate"] == 0.002
+    assert [record["epoch"] for record in content["history"] if record["seed"] == 1] == [1, 2, 3, 4, 5]
+    assert content["history"][0]["train_loss"] > 0
+    assert 0 <= content["history"][0]["dev"]["accuracy"] <= 1
+    matrix = content["splits"]["dev"]["confusion"]
+    assert sum(map(sum, matrix["counts"])) == 24
+    lines = (tuned / "predictions" / "dev.jsonl").read_text().splitlines()
+    assert len(lines) == 24
+    assert json.loads(lines[0]).keys() == {"id", "label", "probabilities"}
+    assert (tuned / "report.html").stat().st_size > 1000
+    assert not list(tuned.glob("seed-*/checkpoints"))
+
+
+def test_errors_predictions_and_model_are_of_the_median_seed(tuned):
+    content = scores_of(tuned)
+    values = content["splits"]["dev"]["scores"]["accuracy"]["values"]
+    seed = content["median_seed"]
+    assert values[seed] == statistics.median_low(values)
+    assert f"seed {seed}" in content["notes"][-1]
+    final = load_model(tuned)
+    assert final.facts["seed"] == seed
+    assert final.facts["score"] == values[seed]
+    wrong = round(24 * (1 - values[seed]))
+    assert len(content["splits"]["dev"]["errors"]) == wrong
+    predicted = (tuned / f"seed-{seed}" / "predictions" / "sst2.dev.jsonl").read_text()
+    assert (tuned / "predictions" / "dev.jsonl").read_text() == predicted
+
+
+def test_it_learns_the_rule(tuned):
+    assert scores_of(tuned)["splits"]["dev"]["scores"]["accuracy"]["median"] > 0.8
+
+
+def test_an_ensemble_is_one_more_row(tuned):
+    content = scores_of(tuned)["splits"]["dev"]
+    assert content["ensemble"].keys() == content["scores"].keys()
+    assert content["ensemble"]["accuracy"] > 0.8
+
+
+def test_seeds_differ(tuned):
+    heads = [
+        load_file(tuned / f"seed-{seed}" / "model" / "sst2" / "model.safetensors")["classifier.dense.weight"]
+        for seed in (0, 1)
+    ]
+    assert not torch.equal(*heads)
+
+
+@pytest.mark.parametrize("stops", [[(0, 5)], [(0, 1), (1, 20), (2, 8)]])
+def test_stopped_and_continued_is_bit_for_bit_the_same(tune, tuned, tmp_path, interrupt, stops):
+    interrupt(*stops)
+    for _ in stops:
+        tune(tmp_path / "out", code=cli.INTERRUPTED, checkpoint__save_every=4, ensemble="on")
+    tune(tmp_path / "out", checkpoint__save_every=4, ensemble="on")
+    for seed in range(3):
+        assert_same_seed(tmp_path / "out" / f"seed-{seed}", tuned / f"seed-{seed}")
+    assert scores_of(tmp_path / "out")["splits"] == scores_of(tuned)["splits"]
+
+
+def test_a_crash_costs_only_what_came_after_the_last_checkpoint(tune, tuned, tmp_path, monkeypatch):
+    begin, worked_on = FinetuneProblem.begin, []
+
+    def begin_or_crash(self, *, step, batch_number):
+        worked_on.append((self.seed, step))
+        if worked_on.count((1, 11)) == 1 and (self.seed, step) == (1, 11):
+            raise RuntimeError("the machine is gone")
+        return begin(self, step=step, batch_number=batch_number)
+
+    monkeypatch.setattr(FinetuneProblem, "begin", begin_or_crash)
+    with pytest.raises(RuntimeError, match="gone"):
+        tune(tmp_path / "out", checkpoint__save_every=10, ensemble="on")
+    tune(tmp_path / "out", checkpoint__save_every=10, ensemble="on")
+    assert worked_on.count((0, 11)) == 1
+    assert worked_on.count((1, 9)) == 1
+    assert worked_on.count((1, 10)) == 2
+    for seed in range(3):
+        assert_same_seed(tmp_path / "out" / f"seed-{seed}", tuned / f"seed-{seed}")
+
+
+def test_finished_seeds_are_not_trained_again(tune, tuned, tmp_path, monkeypatch):
+    shutil.copytree(tuned, tmp_path / "out")
+    worked_on = []
+    begin = FinetuneProblem.begin
+
+    def note_and_begin(self, *, step, batch_number):
+        worked_on.append(self.seed)
+        return begin(self, step=step, batch_number=batch_number)
+
+    monkeypatch.setattr(FinetuneProblem, "begin", note_and_begin)
+    tune(tmp_path / "out")
+    assert not worked_on
+    tune(tmp_path / "out", seeds=4)
+    assert set(worked_on) == {3}
+    assert scores_of(tmp_path / "out")["seeds"] == [0, 1, 2, 3]
+
+
+def test_other_settings_are_refused_with_the_key(tune, tuned, capsys):
+    before = (tuned / "scores.json").read_bytes()
+    tune(tuned, train__learning_rate=0.02, code=cli.BAD_INPUT)
+    message = capsys.readouterr().err
+    assert "train.learning_rate: 0.002 -> 0.02" in message
+    assert "another --out" in message
+    assert (tuned / "scores.json").read_bytes() == before
+
+
+def test_other_data_is_refused(tune, tuned, tmp_path, capsys):
+    write_sst2(tmp_path / "SST-2", train=40)
+    tune(tuned, data=tmp_path, code=cli.BAD_INPUT)
+    assert "another data" in capsys.readouterr().err
+
+
+def test_the_saved_config_does_the_same_again(tuned, tmp_path):
+    out = tmp_path / "again"
+    assert cli.main(["finetune", "--config", str(tuned / "config.yaml"), "--out", str(out)]) == cli.OK
+    assert scores_of(out)["splits"] == scores_of(tuned)["splits"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], {"learning_rate": 3e-4, "layer_decay": 0.8, "epochs": 3.0, "batch_size": 32, "clip_norm": 1.0}),
+        ([], {"warmup_fraction": 0.1, "weight_decay": 0.01, "optimizer": "adam_as_google"}),
+        (["--train.epochs=7"], {"epochs": 7.0, "learning_rate": 3e-4}),
+        (["--train.learning_rate=0.5"], {"learning_rate": 0.5, "epochs": 3.0}),
+        (["--train.steps=5"], {"steps": 5, "epochs": None}),
+        (["--train.max_time=1m"], {"epochs": None}),
+        (["--train.steps=5", "--train.epochs=2"], {"steps": 5, "epochs": 2.0}),
+    ],
+)
+def test_what_is_not_given_is_the_papers(model, data, words, expected):
+    words = [f"--model={model}", "--task=sst2", f"--data={data}", "--dry_run=true", *words]
+    job = prepare(words, read_settings(words), World(), torch.device("cpu"))
+    train = job.settings.train
+    assert {key: getattr(train, key) for key in expected} == expected
+
+
+def test_a_dry_run_says_everything_and_writes_nothing(tune, tmp_path, capsys):
+    tune(tmp_path / "out", dry_run="true")
+    out = capsys.readouterr().out
+    assert "train 64, dev 24" in out
+    assert "negative 32 (50%), positive 32 (50%)" in out
+    assert "40 steps of 8 examples" in out
+    assert "parameters" in out
+    assert not (tmp_path / "out").exists()
+
+
+def test_random_weights_for_control(tune, model, tmp_path):
+    tune(tmp_path / "none", model="none", like=model, seeds=1, train__steps=1, train__epochs=None)
+    assert scores_of(tmp_path / "none")["model"] == f"random, in the shape of {model}"
+    tune(tmp_path / "beside", baseline=tmp_path / "none", seeds=1, train__steps=1, train__epochs=None)
+    content = scores_of(tmp_path / "beside")
+    assert (
+        content["baseline"]["splits"]["dev"]["scores"]
+        == scores_of(tmp_path / "none")["splits"]["dev"]["scores"]
+    )
+    assert content["baseline"]["model"].startswith("random")
+
+
+def test_a_fine_tuned_model_is_a_start_for_another_task(tune, tuned, tmp_path, capsys):
+    tune(tmp_path / "out", model=tuned, task="cola", seeds=1, train__steps=1, train__epochs=None)
+    assert "fine-tuned for sst2 before" in scores_of(tmp_path / "out")["model"]
+
+
+def test_fewer_examples_are_told(tune, tmp_path, capsys):
+    tune(tmp_path / "out", seeds=1, limit_train=20, limit_eval=10, train__epochs=1)
+    content = scores_of(tmp_path / "out")
+    assert content["partial"]
+    assert content["splits"]["dev"]["limit"] == 10
+    assert "train: 20 of 64 examples are used" in content["notes"]
+    assert content["train"]["steps"] == 3
+    assert "10 examples only" in capsys.readouterr().out
+
+
+def test_several_tasks_share_an_encoder(tune, tmp_path):
+    tune(tmp_path / "out", task="sst2,cola", seeds=2, train__epochs=1)
+    for task in ("sst2", "cola"):
+        assert scores_of(tmp_path / "out" / task)["task"] == task
+        assert load_model(tmp_path / "out" / task).task == task
+    weights = [
+        load_file(tmp_path / "out" / "seed-0" / "model" / task / "model.safetensors")
+        for task in ("sst2", "cola")
+    ]
+    shared = "electra.encoder.layer.0.attention.self.query.weight"
+    assert torch.equal(weights[0][shared], weights[1][shared])
+    assert not torch.equal(*(weight["classifier.dense.weight"] for weight in weights))
+    history = scores_of(tmp_path / "out" / "cola")["history"]
+    assert "mcc" in history[0]["dev"]
+
+
+def test_glue_runs_what_a_folder_has(tune, tmp_path, capsys):
+    tune(tmp_path / "out", task="glue", seeds=1, train__epochs=1)
+    out = capsys.readouterr().out
+    table = out[out.rindex("this model") :]
+    medians = json.loads((tmp_path / "out" / "glue.json").read_text())["medians"]
+    assert medians.keys() == {"cola", "sst2"}
+    assert (
+        medians["sst2"]
+        == scores_of(tmp_path / "out" / "sst2")["splits"]["dev"]["scores"]["accuracy"]["median"]
+    )
+    assert f"{50 * sum(medians.values()):.2f}" in table.splitlines()[0]
+    assert "average over cola, sst2" in table
+    assert "not the GLUE average: mrpc" in table
+    assert "trained longer than the one in their paper" in table
+
+
+@pytest.fixture
+def fake_optuna(monkeypatch):
+    """Stands in for optuna: a seeded choice with the calls that are used of it."""
+
+    def create_study(*, direction, sampler):
+        rng = random.Random(sampler)
+        asked = SimpleNamespace(
+            suggest_float=lambda name, low, high, *, log: rng.uniform(low, high),
+            suggest_categorical=lambda name, choices: rng.choice(choices),
+        )
+        return SimpleNamespace(ask=lambda: asked, tell=lambda *values, **states: None)
+
+    fake = SimpleNamespace(
+        create_study=create_study,
+        samplers=SimpleNamespace(TPESampler=lambda *, seed: seed),
+        logging=SimpleNamespace(WARNING=30, set_verbosity=lambda level: None),
+    )
+    monkeypatch.setitem(sys.modules, "optuna", fake)
+
+
+def test_a_sweep_shows_its_trials_and_says_what_dev_was_used_for(tune, tmp_path, capsys, fake_optuna):
+    tune(tmp_path / "out", seeds=1, train__epochs=1, sweep__trials=3)
+    record = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    best = max(record["trials"], key=lambda trial: trial["score"])
+    content = scores_of(tmp_path / "out")
+    assert content["train"]["learning_rate"] == best["learning_rate"]
+    assert any("chosen by 3 trials on dev" in note for note in content["notes"])
+    shown = [line for line in capsys.readouterr().out.splitlines() if "trial " in line]
+    assert len(shown) == 3
+    # What was chosen can be run again without the search.
+    again = ["finetune", "--config", str(tmp_path / "out" / "config.yaml"), "--out", str(tmp_path / "again")]
+    assert cli.main(again) == cli.OK
+    assert scores_of(tmp_path / "again")["splits"] == content["splits"]
+
+
+def test_without_optuna_the_error_names_the_extra(tune, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    tune(tmp_path / "out", seeds=1, sweep__trials=2, code=cli.BAD_INPUT)
+    assert "electra[sweep]" in capsys.readouterr().err
+
+
+def test_without_matplotlib_only_the_page_is_missing(tune, tuned, tmp_path, capsys, monkeypatch):
+    shutil.copytree(tuned, tmp_path / "out")
+    (tmp_path / "out" / "report.html").unlink()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    tune(tmp_path / "out")
+    assert "electra[report]" in capsys.readouterr().out
+    assert not (tmp_path / "out" / "report.html").exists()
+
+
+def test_your_own_table_by_a_task_file(tune, tmp_path, capsys):
+    rows = ["id,body,topic"]
+    rows += [
+        f'{number},"a {"fast" if number % 2 else "small"} model, {number}",{number % 2}'
+        for number in range(40)
+    ]
+    (tmp_path / "news.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    keys = {"data": "news.csv", "text": "body", "label": "topic", "id": "id"}
+    (tmp_path / "topics.yaml").write_text(yaml.safe_dump(keys), encoding="utf-8")
+    task = tmp_path / "topics.yaml"
+    tune(tmp_path / "out", task=task, data=None, seeds=1, train__epochs=1)
+    content = scores_of(tmp_path / "out")
+    assert content["task"] == "topics"
+    assert content["labels"] == ["0", "1"]
+    assert any("held out of train" in note for note in content["notes"])
+    assert load_model(tmp_path / "out").facts["input"]["text"] == "body"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "sst3"}, "did you mean 'sst2'?"),
+        ({"task": "ax"}, "fine-tune on mnli"),
+        ({"task": "mrpc"}, "holds no files of mrpc"),
+        ({"task": "sst2,sst2"}, "named twice"),
+        ({"model": "none"}, "--like"),
+        ({"model": "nowhere"}, "no folder nowhere"),
+        ({"like": "nowhere"}, "--like is for --model none"),
+        ({"data": None}, "--data"),
+        ({"max_length": 9999}, "max_length is 9999"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"limit_train": 0}, "limit_train is 0"),
+        ({"train__epochs": 0}, "train.epochs is 0"),
+        ({"train__parallel": "fsdp"}, "ddp"),
+        ({"baseline": "nowhere"}, "nowhere"),
+        ({"out": ""}, "--out is missing"),
+    ],
+)
+def test_bad_input_is_refused_at_once_and_by_name(tune, tmp_path, capsys, changes, message):
+    changes = dict(changes)
+    tune(changes.pop("out", tmp_path / "out"), code=cli.BAD_INPUT, **changes)
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+
+
+REAL = {
+    "stsb": ("glue", {}),
+    "rte": ("glue", {}),
+    "conll2000": ("tagging/conll2000", {}),
+    "conllu": ("tagging/ud-ewt", {}),
+    "squad_v2": ("squad", {"squad.train": "squadshifts/*wiki*.json"}),
+    "csv": ("ko/nsmc", {"own.text": "document", "own.id": "id", "own.empty": "skip"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", REAL)
+def test_real_data_goes_all_the_way(tune, shared, tmp_path, task):
+    folder, keys = REAL[task]
+    data = shared / "data" / folder
+    if "squad.train" in keys:
+        keys = {"squad.train": next(data.glob(keys["squad.train"]))}
+    limits = {"limit_train": 24, "limit_eval": 12, "max_length": 96, "train.epochs": 1}
+    tune(tmp_path / "out", **{"task": task, "data": data, "seeds": 2, "ensemble": "on", **limits, **keys})
+    content = scores_of(tmp_path / "out")
+    for entry in content["splits"].values():
+        summary = entry["scores"][content["main_score"]]
+        assert len(summary["values"]) == 2
+        assert all(value is not None and -1 <= value <= 1 for value in summary["values"])
+        assert entry["ensemble"].keys() == entry["scores"].keys()
+    assert load_model(tmp_path / "out").task == task

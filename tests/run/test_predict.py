@@ -1,0 +1,165 @@
+"""`electra predict` as a person runs it, on small models with random weights."""
+
+import csv
+import json
+import zipfile
+
+import pytest
+
+from electra import cli
+from electra.model.encoder import Encoder, initialise
+from electra.model.sizes import EncoderConfig
+from electra.seeds import torch_generator
+from electra.tasks.classification import Classification, MultiLabel, Regression
+from electra.tasks.layout import FineTuned, save_model
+from electra.tasks.model import TaskModel
+from electra.tasks.squad_family import QuestionAnswering
+from electra.tasks.tagging import Tagging
+from electra.text import tokenizer as tokenizers
+
+FAMILIES = {
+    "cola": Classification(("unacceptable", "acceptable"), ("mcc",)),
+    "mnli": Classification(("entailment", "neutral", "contradiction"), ("accuracy",)),
+    "stsb": Regression(low=0, high=5),
+    "topics": MultiLabel(("sport", "art")),
+    "conllu": Tagging(("DET", "NOUN"), "tokens"),
+    "squad_v2": QuestionAnswering(answerability="on"),
+}
+PAIRS = {"mnli": {"text_pair": "text_pair"}, "stsb": {"text_pair": "text_pair"}}
+
+
+@pytest.fixture(scope="module")
+def models(runs, tmp_path_factory):
+    """A folder with a model for each task, named as `finetune --task glue` names them."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = tokenizers.load(runs.data / "tokenizer")
+    for task, family in FAMILIES.items():
+        encoder = Encoder(EncoderConfig.preset("tiny", vocab_size=tokenizer.vocab_size))
+        initialise(encoder, std=0.2, generator=torch_generator(0, task))
+        facts = {"seed": 0, "input": PAIRS.get(task, {})}
+        model = TaskModel(encoder, {task: family})
+        tuned = FineTuned(model=model, task=task, tokenizer=tokenizer, max_length=32, facts=facts)
+        save_model(tuned, folder / task / "final")
+    return folder
+
+
+def predict(model, *words, code=cli.OK):
+    assert cli.main(["predict", "--model", str(model), "--precision", "fp32", *map(str, words)]) == code
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.csv"
+    path.write_text('text\n"the old, small river"\nthe new city\n', encoding="utf-8")
+    return path
+
+
+def rows_of(path, delimiter=","):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter=delimiter))
+
+
+def test_a_table_has_the_text_beside_the_answer(models, texts, tmp_path):
+    predict(models / "cola", "--input", texts, "--out", tmp_path / "said.csv")
+    rows = rows_of(tmp_path / "said.csv")
+    assert [row["text"] for row in rows] == ["the old, small river", "the new city"]
+    assert all(row["label"] in FAMILIES["cola"].labels() for row in rows)
+    assert all(0.5 <= float(row["probability"]) <= 1 for row in rows)
+
+
+def test_lines_of_json_have_all_that_the_model_says(models, texts, tmp_path):
+    predict(models / "cola", "--input", texts, "--out", tmp_path / "said.jsonl")
+    records = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert [record["id"] for record in records] == ["2", "3"]
+    assert all(sum(record["probabilities"].values()) == pytest.approx(1) for record in records)
+
+
+def test_a_plain_text_has_an_example_in_each_line(models, tmp_path):
+    (tmp_path / "texts.txt").write_text("the old river\n\nthe city\n", encoding="utf-8")
+    predict(models / "topics", "--input", tmp_path / "texts.txt", "--out", tmp_path / "said.tsv")
+    rows = rows_of(tmp_path / "said.tsv", "\t")
+    assert [(row["id"], row["text"]) for row in rows] == [("1", "the old river"), ("3", "the city")]
+    predict(models / "conllu", "--input", tmp_path / "texts.txt", "--out", tmp_path / "tags.csv")
+    assert [len(row["tags"].split()) for row in rows_of(tmp_path / "tags.csv")] == [3, 2]
+
+
+def test_columns_may_have_other_names(models, tmp_path):
+    (tmp_path / "pairs.jsonl").write_text('{"a": "the river", "b": "a city"}\n', encoding="utf-8")
+    columns = ("--own.text", "a", "--own.text_pair", "b")
+    predict(models / "stsb", "--input", tmp_path / "pairs.jsonl", "--out", tmp_path / "said.csv", *columns)
+    (row,) = rows_of(tmp_path / "said.csv")
+    assert (row["text"], row["text_pair"]) == ("the river", "a city")
+    float(row["value"])
+
+
+@pytest.fixture
+def glue(tmp_path):
+    pair_header = "index\tsentence1\tsentence2\n"
+    for name, content in {
+        "CoLA/test.tsv": "index\tsentence\n0\tthe river\n1\ta city\n",
+        "MNLI/test_matched.tsv": pair_header + "0\tthe river\ta city\n",
+        "MNLI/test_mismatched.tsv": pair_header + "0\tthe city\ta river\n",
+        "AX/diagnostic.tsv": pair_header + "0\tthe city\ta river\n1\tthe city\ta model\n",
+        "RTE/test.tsv": pair_header + "0\tthe city\ta river\n",
+    }.items():
+        path = tmp_path / "glue" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    return tmp_path / "glue"
+
+
+def test_all_test_sets_become_one_submission(models, glue, tmp_path, capsys):
+    predict(models, "--task", "glue", "--data", glue, "--out", tmp_path / "submission.zip")
+    with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
+        assert sorted(archive.namelist()) == ["AX.tsv", "CoLA.tsv", "MNLI-m.tsv", "MNLI-mm.tsv"]
+        lines = archive.read("AX.tsv").decode().splitlines()
+    assert lines[0] == "index\tprediction"
+    assert {line.split("\t")[1] for line in lines[1:]} <= set(FAMILIES["mnli"].labels())
+    out = capsys.readouterr().out
+    assert "rte: there is no model" in out
+    assert "SST-2.tsv is missing" in out
+
+
+def test_one_split_of_a_task(models, glue, tmp_path):
+    words = ("--task", "mnli", "--data", glue, "--split", "test_matched", "--out", tmp_path / "said.jsonl")
+    predict(models / "mnli", *words)
+    assert len((tmp_path / "said.jsonl").read_text().splitlines()) == 1
+
+
+def test_squad_has_its_official_files(models, tmp_path):
+    question = {"id": "q1", "question": "which river", "answers": [], "is_impossible": True}
+    paragraph = {"context": "the old river was in a small city", "qas": [question]}
+    content = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [paragraph]}]}
+    (tmp_path / "dev-v2.0.json").write_text(json.dumps(content), encoding="utf-8")
+    words = ("--task", "squad_v2", "--data", tmp_path, "--split", "dev", "--out", tmp_path / "official")
+    predict(models / "squad_v2", *words)
+    said = json.loads((tmp_path / "official" / "predictions.json").read_text())
+    assert said["q1"] in paragraph["context"]
+    odds = json.loads((tmp_path / "official" / "null_odds.json").read_text())
+    assert isinstance(odds["q1"], float)
+
+
+@pytest.mark.parametrize(
+    ("task", "words", "message"),
+    [
+        ("cola", ["--input", "nowhere.csv", "--out", "said.csv"], "nowhere.csv: no such file"),
+        ("cola", ["--task", "cola", "--out", "said.csv"], "--data"),
+        ("cola", ["--out", "said.csv"], "either --input FILE or --task"),
+        ("cola", ["--input", "{texts}", "--out", "said.xlsx"], ".jsonl, .csv or .tsv"),
+        ("cola", ["--input", "{texts}", "--out", "said.zip"], "submission to GLUE"),
+        ("cola", ["--input", "{texts}", "--out", "said"], "give a file name"),
+        ("mnli", ["--input", "{texts}", "--out", "said.csv"], "'text_pair'"),
+        ("cola", ["--task", "ax", "--data", "{glue}", "--out", "said.csv"], "a model of mnli"),
+        ("mnli", ["--task", "mnli", "--data", "{glue}", "--out", "said.csv"], "choose one with --split"),
+        ("cola", ["--task", "cola", "--data", "{glue}", "--split", "dev", "--out", "said.csv"], "only test"),
+    ],
+)
+def test_bad_input_is_refused_by_name(
+    models, texts, glue, tmp_path, monkeypatch, capsys, task, words, message
+):
+    monkeypatch.chdir(tmp_path)
+    predict(models / task, *[word.format(texts=texts, glue=glue) for word in words], code=cli.BAD_INPUT)
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not list(tmp_path.glob("said*"))
