@@ -1,0 +1,213 @@
+"""Our fine-tuning step beside transformers': a classifier of short texts, with the lengths of SST-2.
+
+    ours      the engine of `electra finetune`, on the very batches that the others get
+    grouped   the same with batches of texts of like length, as `electra finetune` makes them
+    plain     transformers' ElectraForSequenceClassification in a loop: fp32, AdamW, batches in random order,
+              padded to their longest text
+    bf16      the same under bf16 autocast
+
+All have the same encoder, examples, learning rate, decay and clipping. The tokens are random: speed does not
+depend on them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from electra.bench.turns import Contest, Step, time_steps
+from electra.errors import InputError, import_extra
+from electra.model import names
+from electra.model.encoder import Encoder, initialise
+from electra.model.names import layer_depth
+from electra.model.sizes import EncoderConfig
+from electra.seeds import numpy_generator, torch_generator
+from electra.tasks.batches import TaskTurns, TrainBatches, Unit, collate
+from electra.tasks.classification import Classification
+from electra.tasks.family import TaskRow
+from electra.tasks.glue import load_glue
+from electra.tasks.model import TaskModel
+from electra.tasks.problem import FinetuneProblem, Share
+from electra.tasks.task import TRAIN
+from electra.tasks.text_examples import TextExample
+from electra.text.tokenizer import TokenizerConfig, train
+from electra.train import devices
+from electra.train.budget import Budget
+from electra.train.distributed import World
+from electra.train.loop import LoopConfig, training_steps
+from electra.train.optim import OptimizerConfig, build_optimizer
+from electra.train.schedule import ScheduleConfig
+from electra.train.state import TrainState
+
+CONTESTANTS = ("ours", "grouped", "plain", "bf16")
+_TASK = "sst2"
+_LEARNING_RATE, _CLIP_NORM, _WEIGHT_DECAY, _LAYER_DECAY = 3e-4, 1.0, 0.01, 0.8
+_MEAN_LENGTH, _LONGEST = 13.3, 66
+"""Of SST-2's training texts in tokens, special ones included."""
+_FIRST_WORD = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneBenchConfig:
+    """The fine-tuning step."""
+
+    data: str | None = None
+    """Folder of SST-2, for the lengths of its texts; without it, lengths are drawn with the same mean."""
+    size: Literal["tiny", "small", "base"] = "small"
+    """Size of the model."""
+    batch_size: int = 32
+    """Examples of a step."""
+    vocab_size: int = 30522
+    """Size of the vocabulary."""
+    repeats: int = 3
+    """Turns of each contestant."""
+    steps: int = 40
+    """Timed steps of a turn, after one that is not timed."""
+
+    def __post_init__(self) -> None:
+        for key in ("batch_size", "vocab_size", "repeats", "steps"):
+            if getattr(self, key) < 1:
+                raise InputError(f"finetune.{key} is {getattr(self, key)}, expected 1 or more")
+
+
+def contest(settings: FinetuneBenchConfig) -> Contest:
+    """What is measured."""
+    return Contest(
+        title=f"fine-tuning ELECTRA-{settings.size} on texts like SST-2's, {settings.batch_size} a step",
+        contestants=CONTESTANTS,
+        unit="examples",
+        units_per_step=settings.batch_size,
+        flops_per_step=None,
+        repeats=settings.repeats,
+    )
+
+
+def take_turn(settings: FinetuneBenchConfig, name: str) -> list[float]:
+    """Seconds of each timed step."""
+    rows = random_rows(settings)
+    same = RandomOrder(rows, task=_TASK, seed=0, batch_size=settings.batch_size)
+    match name:
+        case "ours":
+            step = our_step(settings, same)
+        case "grouped":
+            alike = TrainBatches(rows, task=_TASK, seed=0, batch_size=settings.batch_size)
+            step = our_step(settings, alike)
+        case "plain":
+            step = transformers_step(settings, same, "fp32")
+        case "bf16":
+            step = transformers_step(settings, same, "bf16")
+        case _:
+            raise InputError(f"contestant is {name}, expected one of {', '.join(CONTESTANTS)}")
+    return time_steps(step, count=settings.steps)
+
+
+def text_lengths(settings: FinetuneBenchConfig) -> NDArray[np.int64]:
+    """How many tokens the texts have, special ones included, as many as an epoch of the steps needs."""
+    num_texts = 4 * settings.batch_size * (settings.steps + 1)
+    random = numpy_generator(0, "lengths")
+    if settings.data is None:
+        return np.minimum(2 + random.geometric(1 / (_MEAN_LENGTH - 2), num_texts), _LONGEST)
+    texts = [
+        example.text
+        for example in load_glue(_TASK, Path(settings.data)).examples(TRAIN)
+        if isinstance(example, TextExample)
+    ]
+    words = np.array([2 + len(text.split()) for text in texts])
+    return random.choice(words, num_texts)
+
+
+def random_rows(settings: FinetuneBenchConfig) -> list[TaskRow]:
+    """Texts of random tokens with random labels."""
+    random = numpy_generator(0, "texts")
+    return [
+        TaskRow(
+            input_ids=random.integers(_FIRST_WORD, settings.vocab_size, length, dtype=np.uint32),
+            token_type_ids=np.zeros(length, np.uint8),
+            example=number,
+            unit=number,
+            targets={"label": int(random.integers(2))},
+        )
+        for number, length in enumerate(text_lengths(settings))
+    ]
+
+
+class RandomOrder(TrainBatches):
+    """Batches of texts of any length, as transformers' users have them by default."""
+
+    def _arrange(self, epoch: int) -> list[NDArray[np.int64]]:
+        order = numpy_generator(self._seed, "random order", epoch).permutation(len(self._units))
+        return [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
+
+
+def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
+    """The engine, from rows to updated weights."""
+    devices.set_up_allocator()
+    device, world = torch.device("cpu"), World()
+    sizes = EncoderConfig.preset(settings.size, vocab_size=settings.vocab_size)
+    encoder = Encoder(sizes)
+    initialise(encoder, std=sizes.initializer_range, generator=torch_generator(0, "bench"))
+    model = TaskModel(encoder, {_TASK: Classification(("negative", "positive"))})
+    problem = FinetuneProblem(
+        model=model,
+        module=model,
+        train=TaskTurns({_TASK: batches}, seed=0),
+        held_out=[],
+        seed=0,
+        share=Share(),
+        device=device,
+        tokenizer=train(["a text"], TokenizerConfig(vocab_size=256)),
+        flops_per_token=1.0,
+    )
+    config = OptimizerConfig(layer_decay=_LAYER_DECAY)
+    optimizer = build_optimizer(
+        config,
+        model.named_parameters(),
+        depth=lambda name: layer_depth(name, num_layers=sizes.num_hidden_layers),
+        num_layers=sizes.num_hidden_layers,
+    )
+    loop = LoopConfig(
+        schedule=ScheduleConfig(learning_rate=_LEARNING_RATE, warmup_steps=0),
+        clip_norm=_CLIP_NORM,
+        budget=Budget(steps=10_000, seconds=None, tokens=None),
+        device=device,
+        precision=devices.choose_precision("auto", device, world),
+    )
+    steps = training_steps(TrainState(model=model, optimizer=optimizer), problem, loop, world)
+    return lambda: next(steps)
+
+
+def transformers_step(
+    settings: FinetuneBenchConfig, batches: TrainBatches, precision: devices.Precision
+) -> Step:
+    """The loop of transformers' own examples."""
+    transformers = import_extra("transformers", extra="hf")
+    sizes = EncoderConfig.preset(settings.size, vocab_size=settings.vocab_size)
+    torch.manual_seed(0)
+    model: Any = transformers.ElectraForSequenceClassification(
+        transformers.ElectraConfig(**names.to_transformers_config(sizes), num_labels=2)
+    )
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
+    numbers = iter(range(10**9))
+
+    def step() -> None:
+        units: Sequence[Unit] = batches[next(numbers)]
+        batch = collate([row for unit in units for row in unit], pad_id=0, device=torch.device("cpu"))
+        optimizer.zero_grad()
+        with devices.autocast(torch.device("cpu"), precision):
+            loss: Tensor = model(
+                input_ids=batch.input_ids_BL,
+                token_type_ids=batch.token_type_ids_BL,
+                attention_mask=batch.attention_mask_BL,
+                labels=batch.target("label"),
+            ).loss
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
+        optimizer.step()
+
+    return step

@@ -1,0 +1,243 @@
+"""Our pre-training step beside transformers': generator and discriminator of the paper's sizes.
+
+    ours    the engine of `electra pretrain`: rows from disk, prefetch, masking, metrics, clipping
+    plain   transformers' ElectraForMaskedLM and ElectraForPreTraining sharing embeddings: fp32, AdamW, the
+            logits as they come, masked and sampled with torch's own functions
+    tuned   the same by hand: logits at masked positions only, fused AdamW, allocator set, bf16 where fast
+
+All have the same learning rate, decay and clipping, and full rows of random tokens.
+"""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from electra import files, seeds
+from electra.bench.turns import Contest, Step, time_steps
+from electra.errors import InputError, import_extra
+from electra.model import names
+from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, generator_config
+from electra.pretrain import cost
+from electra.pretrain.config import GeneratorConfig, PretrainConfig
+from electra.pretrain.inputs import TokenFacts
+from electra.pretrain.objectives import build_objective
+from electra.pretrain.problem import PretrainProblem, Share
+from electra.text.batches import Batches
+from electra.text.rows import FORMAT_VERSION, KIND, Rows, write_shard
+from electra.train import devices
+from electra.train.budget import Budget
+from electra.train.distributed import World
+from electra.train.loop import LoopConfig, training_steps
+from electra.train.optim import OptimizerConfig, build_optimizer
+from electra.train.schedule import ScheduleConfig
+from electra.train.state import TrainState
+
+CONTESTANTS = ("ours", "plain", "tuned")
+_PAD, _UNK, _CLS, _SEP, _MASK = range(5)
+_LEARNING_RATE, _CLIP_NORM, _WEIGHT_DECAY = 5e-4, 1.0, 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainBenchConfig:
+    """The pre-training step."""
+
+    size: Literal["tiny", "small", "base"] = "small"
+    """Size of the model."""
+    batch_size: int = 32
+    """Rows of a step."""
+    seq_length: int = 128
+    """Tokens of a row."""
+    vocab_size: int = 30522
+    """Size of the vocabulary."""
+    repeats: int = 3
+    """Turns of each contestant."""
+    steps: int = 5
+    """Timed steps of a turn, after one that is not timed."""
+
+    def __post_init__(self) -> None:
+        for key in ("batch_size", "seq_length", "vocab_size", "repeats", "steps"):
+            if getattr(self, key) < 1:
+                raise InputError(f"{key} is {getattr(self, key)}, expected 1 or more")
+
+
+def contest(settings: PretrainBenchConfig) -> Contest:
+    """What is measured."""
+    tokens = settings.batch_size * settings.seq_length
+    per_token = cost.flops_per_token(*_sizes(settings), length=settings.seq_length)
+    return Contest(
+        title=f"pre-training ELECTRA-{settings.size}, {settings.batch_size} x {settings.seq_length} tokens",
+        contestants=CONTESTANTS,
+        unit="tokens",
+        units_per_step=tokens,
+        flops_per_step=per_token * tokens,
+        repeats=settings.repeats,
+    )
+
+
+def take_turn(settings: PretrainBenchConfig, name: str) -> list[float]:
+    """Seconds of each timed step."""
+    with tempfile.TemporaryDirectory(prefix="electra-bench-") as folder:
+        rows = write_random_rows(Path(folder) / "data", settings)
+        step = {"ours": our_step, "plain": plain_step, "tuned": tuned_step}[name](settings, rows)
+        return time_steps(step, count=settings.steps)
+
+
+def write_random_rows(folder: Path, settings: PretrainBenchConfig) -> Rows:
+    """A dataset of full rows of random tokens."""
+    folder.mkdir()
+    random = seeds.numpy_generator(0, "bench")
+    shape = (8 * settings.batch_size, settings.seq_length - 2)
+    ids = random.integers(_MASK + 1, settings.vocab_size, shape, dtype=np.uint32)
+    nothing = np.empty(0, np.uint32)
+    num_rows, num_tokens = write_shard(
+        folder,
+        "train-00000",
+        ((row, nothing) for row in ids),
+        cls_id=_CLS,
+        sep_id=_SEP,
+        vocab_size=settings.vocab_size,
+    )
+    shards = [{"name": "train-00000", "rows": num_rows, "tokens": num_tokens}]
+    facts = {
+        "kind": KIND,
+        "format_version": FORMAT_VERSION,
+        "seq_length": settings.seq_length,
+        "tokenizer": {"special_ids": {"[PAD]": _PAD}},
+        "splits": {"train": {"shards": shards}},
+    }
+    files.write_manifest(folder, facts)
+    return Rows(folder)
+
+
+def _sizes(settings: PretrainBenchConfig) -> tuple[PretrainConfig, EncoderConfig]:
+    encoder = EncoderConfig.preset(settings.size, vocab_size=settings.vocab_size)
+    return PretrainConfig(generator=GeneratorConfig(width=GENERATOR_WIDTH[settings.size])), encoder
+
+
+def our_step(settings: PretrainBenchConfig, rows: Rows) -> Step:
+    """The engine, from rows on disk to updated weights."""
+    devices.set_up_allocator()
+    device, world = torch.device("cpu"), World()
+    pretrain, encoder = _sizes(settings)
+    tokens = TokenFacts(vocab_size=settings.vocab_size, mask_id=_MASK, special_ids=(_PAD, _CLS, _SEP, _MASK))
+    objective = build_objective(
+        pretrain, encoder, tokens, seq_length=settings.seq_length, seed=0, device=device
+    )
+    problem = PretrainProblem(
+        objective=objective,
+        module=objective,
+        train=Batches(rows, seed=0, batch_size=settings.batch_size),
+        valid=None,
+        num_valid=0,
+        seed=0,
+        share=Share(),
+        device=device,
+        flops_per_token=1.0,
+        add=world.add,
+        tokens=lambda ids: [str(token) for token in ids],
+    )
+    optimizer = build_optimizer(OptimizerConfig(), objective.named_parameters())
+    loop = LoopConfig(
+        schedule=ScheduleConfig(learning_rate=_LEARNING_RATE, warmup_steps=0),
+        clip_norm=_CLIP_NORM,
+        budget=Budget(steps=10_000, seconds=None, tokens=None),
+        device=device,
+        precision=devices.choose_precision("auto", device, world),
+    )
+    steps = training_steps(TrainState(model=objective, optimizer=optimizer), problem, loop, world)
+    return lambda: next(steps)
+
+
+class _Networks:
+    """transformers' generator and discriminator with one set of embeddings."""
+
+    def __init__(self, settings: PretrainBenchConfig) -> None:
+        transformers = import_extra("transformers", extra="hf")
+        pretrain, encoder = _sizes(settings)
+        torch.manual_seed(0)
+        small = generator_config(encoder, width=pretrain.generator.width)
+        self.generator, self.discriminator = (
+            network(transformers.ElectraConfig(**names.to_transformers_config(sizes)))
+            for network, sizes in (
+                (transformers.ElectraForMaskedLM, small),
+                (transformers.ElectraForPreTraining, encoder),
+            )
+        )
+        self.generator.electra.embeddings = self.discriminator.electra.embeddings
+        table = self.discriminator.electra.embeddings.word_embeddings.weight
+        self.generator.generator_lm_head.weight = table
+        self.generator.train()
+        self.discriminator.train()
+        weights = {*self.generator.parameters(), *self.discriminator.parameters()}
+        self.parameters = list(weights)
+
+    def loss(self, ids_BL: Tensor, logits: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Mask, fill, detect; `logits` gives the generator's at the masked positions."""
+        masked_BL = torch.bernoulli(torch.full(ids_BL.shape, 0.15)).bool() & (ids_BL > _MASK)
+        logits_PV = logits(ids_BL.masked_fill(masked_BL, _MASK), masked_BL)
+        sampled_P = torch.multinomial(logits_PV.detach().float().softmax(-1), 1).squeeze(1)
+        corrupted_BL = ids_BL.clone()
+        corrupted_BL[masked_BL] = sampled_P
+        verdict_BL = self.discriminator(corrupted_BL).logits.float()
+        replaced_BL = (corrupted_BL != ids_BL).float()
+        generator_loss = functional.cross_entropy(logits_PV.float(), ids_BL[masked_BL])
+        return generator_loss + 50 * functional.binary_cross_entropy_with_logits(verdict_BL, replaced_BL)
+
+
+def _transformers_step(
+    settings: PretrainBenchConfig,
+    rows: Rows,
+    networks: _Networks,
+    optimizer: torch.optim.Optimizer,
+    logits: Callable[[Tensor, Tensor], Tensor],
+    precision: devices.Precision,
+) -> Step:
+    batches = Batches(rows, seed=0, batch_size=settings.batch_size).prefetch()
+
+    def step() -> None:
+        _, batch = next(batches)
+        optimizer.zero_grad()
+        with devices.autocast(torch.device("cpu"), precision):
+            loss = networks.loss(torch.from_numpy(batch.input_ids_BL), logits)
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(networks.parameters, _CLIP_NORM)
+        optimizer.step()
+
+    return step
+
+
+def plain_step(settings: PretrainBenchConfig, rows: Rows) -> Step:
+    """The loop that one writes first."""
+    networks = _Networks(settings)
+    optimizer = torch.optim.AdamW(networks.parameters, lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
+
+    def logits(masked_ids_BL: Tensor, masked_BL: Tensor) -> Tensor:
+        everywhere_BLV: Tensor = networks.generator(masked_ids_BL).logits
+        return everywhere_BLV[masked_BL]
+
+    return _transformers_step(settings, rows, networks, optimizer, logits, "fp32")
+
+
+def tuned_step(settings: PretrainBenchConfig, rows: Rows) -> Step:
+    """The loop after an afternoon of tuning."""
+    devices.set_up_allocator()
+    networks = _Networks(settings)
+    optimizer = torch.optim.AdamW(
+        networks.parameters, lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY, fused=True
+    )
+    precision = devices.choose_precision("auto", torch.device("cpu"), World())
+
+    def logits(masked_ids_BL: Tensor, masked_BL: Tensor) -> Tensor:
+        generator = networks.generator
+        hidden_PD = generator.electra(masked_ids_BL).last_hidden_state[masked_BL]
+        at_masked_PV: Tensor = generator.generator_lm_head(generator.generator_predictions(hidden_PD))
+        return at_masked_PV
+
+    return _transformers_step(settings, rows, networks, optimizer, logits, precision)
