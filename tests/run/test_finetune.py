@@ -5,8 +5,9 @@ import random
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
-from types import SimpleNamespace
+import time
 
 import pytest
 import torch
@@ -217,6 +218,27 @@ def test_a_crash_costs_only_what_came_after_the_last_checkpoint(tune, tuned, tmp
         assert_same_seed(tmp_path / "out" / f"seed-{seed}", tuned / f"seed-{seed}")
 
 
+@pytest.mark.slow
+def test_killed_and_continued_is_bit_for_bit_the_same(model, data, tune, tuned, tmp_path):
+    out = tmp_path / "out"
+    keys = {"model": model, "task": "sst2", "data": data, "out": out, "ensemble": "on", **KEYS}
+    command = [sys.executable, "-m", "electra", "finetune", "--checkpoint.save_every=3"]
+    process = subprocess.Popen([*command, *(f"--{key}={value}" for key, value in keys.items())])
+    # In the middle of the second of three seeds.
+    metrics, deadline = out / "seed-1" / "metrics.jsonl", time.monotonic() + 300
+    while not (metrics.is_file() and metrics.read_text().count('"kind": "train"') >= 8):
+        assert process.poll() is None, "it was over before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    assert not (out / "scores.json").is_file()
+    tune(out, ensemble="on", checkpoint__save_every=3)
+    for seed in (0, 1, 2):
+        assert_same_seed(out / f"seed-{seed}", tuned / f"seed-{seed}")
+    assert scores_of(out)["splits"] == scores_of(tuned)["splits"]
+
+
 def test_finished_seeds_are_not_trained_again(tune, tuned, tmp_path, monkeypatch):
     shutil.copytree(tuned, tmp_path / "out")
     worked_on = []
@@ -343,27 +365,7 @@ def test_glue_runs_what_a_folder_has(tune, tmp_path, capsys):
     assert "trained longer than the one in their paper" in table
 
 
-@pytest.fixture
-def fake_optuna(monkeypatch):
-    """Stands in for optuna: a seeded choice with the calls that are used of it."""
-
-    def create_study(*, direction, sampler):
-        rng = random.Random(sampler)
-        asked = SimpleNamespace(
-            suggest_float=lambda name, low, high, *, log: rng.uniform(low, high),
-            suggest_categorical=lambda name, choices: rng.choice(choices),
-        )
-        return SimpleNamespace(ask=lambda: asked, tell=lambda *values, **states: None)
-
-    fake = SimpleNamespace(
-        create_study=create_study,
-        samplers=SimpleNamespace(TPESampler=lambda *, seed: seed),
-        logging=SimpleNamespace(WARNING=30, set_verbosity=lambda level: None),
-    )
-    monkeypatch.setitem(sys.modules, "optuna", fake)
-
-
-def test_a_sweep_shows_its_trials_and_says_what_dev_was_used_for(tune, tmp_path, capsys, fake_optuna):
+def test_a_sweep_shows_its_trials_and_says_what_dev_was_used_for(tune, tmp_path, capsys):
     tune(tmp_path / "out", seeds=1, train__epochs=1, sweep__trials=3)
     record = json.loads((tmp_path / "out" / "sweep.json").read_text())
     best = max(record["trials"], key=lambda trial: trial["score"])
