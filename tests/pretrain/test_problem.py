@@ -164,3 +164,11 @@ def test_the_papers_warm_up_is_ten_thousand_steps_at_the_papers_budget():
     for size in ("small", "base", "large"):
         values = paper_values(size)
         assert values["train.warmup_fraction"] * values["train.steps"] == pytest.approx(10_000)
+
+
+def test_the_best_is_told_on_the_fixed_set_where_there_is_one(toy):
+    detecting = problem(toy)
+    assert detecting.error({"loss": 25.0, "fixed_auc": 0.7}) == pytest.approx(0.3)
+    assert detecting.error({"loss": 25.0, "fixed_auc": math.nan}) == 25.0
+    assert detecting.error({"loss": 5.0}) == 5.0
+    assert math.isnan(detecting.error({}))

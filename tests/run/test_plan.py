@@ -26,7 +26,7 @@ def test_electra_small_as_in_the_paper():
     # 4 days in the paper.
     assert 1 < plan.needs.seconds / 86400 < 8
     assert plan.needs.cost == pytest.approx(plan.needs.seconds / 3600 * plan.machine.price)
-    assert plan.needs.disk == 12 * 14_196_219 * 3
+    assert plan.needs.disk == 12 * 14_196_219 * 4
 
 
 def test_more_devices_are_faster_but_not_quite_as_many_times():

@@ -89,6 +89,9 @@ class Line:
     def samples(self):
         return []
 
+    def error(self, metrics):
+        return metrics["loss"]
+
     def diagnose(self, metrics, *, step, progress):
         return None
 
@@ -209,7 +212,7 @@ def test_the_best_has_a_checkpoint_also_where_it_is_not_the_turn_of_one(tmp_path
     held_out(monkeypatch, [5.0, 4.0, 3.0, 3.5, math.nan, 3.0, 6.0, 7.0, 8.0, 9.0])
     state, problem = start()
     session(tmp_path, state, problem, **LOOKS).run()
-    assert (state.best_step, state.best_loss) == (12, 3.0)
+    assert (state.best_step, state.best_error) == (12, 3.0)
     assert steps_in(tmp_path) == [12, 40]
     assert [event["step"] for event in lines_of(tmp_path, "saved")] == [4, 8, 10, 12, 20, 30, 40]
 
@@ -218,7 +221,7 @@ def test_losses_of_different_phases_are_not_compared(tmp_path, monkeypatch):
     held_out(monkeypatch, [3.0, 2.0, 9.0, 8.0, 8.5, 9.0, 9.0, 9.0, 9.0, 9.0], phases=range(10, 40))
     state, problem = start()
     session(tmp_path, state, problem, **LOOKS).run()
-    assert (state.best_step, state.best_loss) == (16, 8.0)
+    assert (state.best_step, state.best_error) == (16, 8.0)
 
 
 def test_a_state_in_doubt_is_not_the_best(tmp_path, monkeypatch):
@@ -226,7 +229,7 @@ def test_a_state_in_doubt_is_not_the_best(tmp_path, monkeypatch):
     # The update of step 8 is left out.
     state, problem = start(spoiled=(7,))
     session(tmp_path, state, problem, **LOOKS).run()
-    assert (state.best_step, state.best_loss) == (12, 3.0)
+    assert (state.best_step, state.best_error) == (12, 3.0)
     assert steps_in(tmp_path) == [12, 40]
 
 

@@ -33,7 +33,7 @@ def everything(state):
 
 
 def test_a_state_becomes_what_was_saved(tmp_path):
-    first = state_of(2, 4, step=7, tokens=70, best_step=5, best_loss=0.5, seconds=1.25)
+    first = state_of(2, 4, step=7, tokens=70, best_step=5, best_error=0.5, seconds=1.25)
     other = state_of(2, 4, seed=1)
     assert everything(other) != everything(first)
     other.load(saved(first, tmp_path))
@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(tmp_path, other, co
     assert everything(state) == before
 
 
-@pytest.mark.parametrize("key", ["best_loss", "health", "optimizer"])
+@pytest.mark.parametrize("key", ["best_error", "health", "optimizer"])
 def test_a_fact_that_is_missing_changes_nothing(tmp_path, key):
     checkpoint, state = saved(state_of(2, seed=1), tmp_path), state_of(2)
     before = everything(state)

@@ -4,6 +4,7 @@ It answers to the loop's protocol (`train.loop.Problem`) without knowing it: thi
 the command.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -144,6 +145,14 @@ class PretrainProblem:
             readable_row(row, int(batch.lengths_B[row]), batch.input_ids_BL, views, self.tokens)
             for row in range(min(_NUM_SAMPLES, len(batch.lengths_B)))
         ]
+
+    def error(self, values: Mapping[str, float]) -> float:
+        """What is missing of a full area on the fixed set, or the loss of what detects nothing.
+
+        A loss against one's own generator tells nothing: it is lowest while the generator is still bad.
+        """
+        area = values.get("fixed_auc", math.nan)
+        return values.get("loss", math.nan) if math.isnan(area) else 1 - area
 
     def diagnose(self, values: Mapping[str, float], *, step: int, progress: float) -> str | None:
         """Whether the discriminator has collapsed, and what is known to help."""

@@ -24,7 +24,10 @@ RECIPE = (
 )
 
 
-FINETUNING = ("--seeds", "3", "--train.epochs", "3", "--limit_train", "1000", "--max_length", "64")
+FINETUNING = (
+    *("--seeds", "3", "--train.epochs", "6", "--train.learning_rate", "1e-3"),
+    *("--limit_train", "1000", "--max_length", "64", "--log.evaluate_epochs", "3"),
+)
 
 _LEAST_PASSAGES, _MOST_PASSAGES = 100, 300
 """Of a package in the classification task: torch alone is nearly half of the corpus."""

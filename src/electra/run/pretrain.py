@@ -343,8 +343,8 @@ def summary(run: Run, out: Path) -> str:
         "trained": f"{state.step:,} steps, {state.tokens:,} tokens, {state.flops:.2e} FLOPs, "
         f"{clock(state.seconds)}",
         "best": "nothing was held out"
-        if state.best_loss is None
-        else f"held-out loss {state.best_loss:.3f} after step {state.best_step:,}",
+        if state.best_error is None
+        else f"step {state.best_step:,}, by what was held out",
         "encoder": str(out / "final" / run.objective.encoder_name),
         "curves": f"electra report {out}",
     }

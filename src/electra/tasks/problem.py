@@ -185,6 +185,10 @@ class FinetuneProblem:
             for example, row, prediction in self._first_predictions(held)
         ]
 
+    def error(self, metrics: Mapping[str, float]) -> float:
+        """The held-out loss."""
+        return metrics.get("loss", math.nan)
+
     def diagnose(self, metrics: Mapping[str, float], *, step: int, progress: float) -> str | None:
         """Whether all predictions are alike or a main score is undefined, and what is known to help."""
         if progress < _SETTLED or not self._complaints:

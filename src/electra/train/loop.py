@@ -83,6 +83,9 @@ class Problem(Protocol):
     def samples(self) -> list[dict[str, Any]]:
         """Some held-out rows as the model sees them, for a person to look at."""
 
+    def error(self, metrics: Mapping[str, float]) -> float:
+        """What the best state has least of, from the held-out metrics; NaN if nothing was held out."""
+
     def diagnose(self, metrics: Mapping[str, float], *, step: int, progress: float) -> str | None:
         """What is wrong with the held-out metrics and what helps, or None."""
 

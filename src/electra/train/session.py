@@ -216,9 +216,9 @@ class Session:
         if not totals:
             return
         metrics = self.problem.summarise(self.world.add(totals))
-        loss = metrics.get("loss", math.nan)
-        if self._is_best(loss):
-            state.best_step, state.best_loss = state.step, loss
+        error = self.problem.error(metrics)
+        if self._is_best(error):
+            state.best_step, state.best_error = state.step, error
         self._read_clock()
         if self.world.writes:
             self.run_log.measured("valid", {**self._place(), "metrics": metrics})
@@ -228,14 +228,14 @@ class Session:
         if illness := self.problem.diagnose(metrics, step=state.step, progress=self._progress()):
             self._event("collapse", illness)
 
-    def _is_best(self, loss: float) -> bool:
-        """Whether a held-out loss is the lowest yet; not of a state in doubt, for that one is not saved."""
+    def _is_best(self, error: float) -> bool:
+        """Whether a held-out error is the lowest yet; not of a state in doubt, for that one is not saved."""
         state, phase = self.state, self.problem.phase
-        if not math.isfinite(loss) or not state.health.good:
+        if not math.isfinite(error) or not state.health.good:
             return False
-        if state.best_loss is None or phase(state.best_step - 1) != phase(state.step - 1):
+        if state.best_error is None or phase(state.best_step - 1) != phase(state.step - 1):
             return True
-        return loss < state.best_loss
+        return error < state.best_error
 
     def _save(self, event: str, *, forced: bool = False) -> None:
         """Write a checkpoint in the background; not of a state in doubt, which is none to go back to."""

@@ -21,7 +21,7 @@ _COUNTERS = (
     "flops",
     "evaluated_step",
     "best_step",
-    "best_loss",
+    "best_error",
 )
 
 
@@ -42,8 +42,8 @@ class TrainState:
     evaluated_step: int = -1
     """The step after which held-out rows were last looked at."""
     best_step: int = -1
-    best_loss: float | None = None
-    """Of held-out rows."""
+    best_error: float | None = None
+    """Of held-out rows, by the problem's own measure."""
     health: Health = field(default_factory=Health)
     scaler: torch.amp.GradScaler | None = None
     """Of fp16."""
