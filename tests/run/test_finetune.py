@@ -452,6 +452,17 @@ REAL = {
 }
 
 
+def test_pairs_that_are_compared_with_each_other_stay_in_one_batch(tune, tmp_path, capsys):
+    rows = "".join(f"a {word},the {word}\n" for word in WORDS)
+    (tmp_path / "pairs.csv").write_text(f"text,other\n{rows}", encoding="utf-8")
+    keys = {"own__kind": "similarity", "own__text_pair": "other", "own__similarity_loss": "contrastive"}
+    options = {"task": "csv", "data": tmp_path / "pairs.csv", "seeds": 1, "train__epochs": 1, **keys}
+    tune(tmp_path / "out", code=cli.BAD_INPUT, train__micro_batch=4, **options)
+    assert "--train.micro_batch all" in capsys.readouterr().err
+    tune(tmp_path / "out", **options)
+    assert scores_of(tmp_path / "out")["main_score"] == "mrr"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", REAL)
 def test_real_data_goes_all_the_way(tune, shared, tmp_path, task):

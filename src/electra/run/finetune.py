@@ -28,6 +28,7 @@ from electra.tasks.model import TaskModel
 from electra.tasks.outcomes import Outcome
 from electra.tasks.overview import as_lines, describe_tasks
 from electra.tasks.problem import FinetuneProblem, Share, flops_per_token
+from electra.tasks.similarity import Similarity
 from electra.tasks.starts import find_start
 from electra.tasks.study import Study
 from electra.tasks.sweep import SweepConfig
@@ -227,6 +228,12 @@ def prepare(arguments: Sequence[str], given: FinetuneConfig, world: World, devic
         results.read_baseline(settings.baseline, task, alone=len(tasks) == 1)
         if settings.ensemble == "on" and (reason := ensemble.obstacle(task.family)):
             raise InputError(f"--ensemble on is not possible for {task.name}: {reason}")
+        compares = isinstance(task.family, Similarity) and task.family.loss != "sts"
+        if compares and (settings.train.micro_batch != "all" or world.size > 1):
+            raise InputError(
+                f"{task.name} learns by comparing the pairs of a batch, which must then be in one piece: "
+                "--train.micro_batch all, and one process"
+            )
     if settings.sweep.trials and (len(tasks) > 1 or settings.train.epochs is None or world.size > 1):
         raise InputError("--sweep.trials is for one task, one process, and a budget in epochs")
     # What a run has once found for itself stays, so that it goes on as the same run.
