@@ -1,6 +1,6 @@
 import pytest
 
-from electra.bench.turns import table, time_steps
+from electra.bench.turns import WARMUP_STEPS, table, time_steps
 
 
 def result(**changes):
@@ -29,7 +29,7 @@ def test_work_that_is_not_counted_has_no_share_of_the_peak():
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_the_first_step_is_not_counted(count):
+def test_the_first_steps_are_not_counted(count):
     calls = []
     assert len(time_steps(lambda: calls.append(None), count=count)) == count
-    assert len(calls) == count + 1
+    assert len(calls) == count + WARMUP_STEPS

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from electra.bench.turns import Contest, Step, time_steps
+from electra.bench.turns import WARMUP_STEPS, Contest, Step, time_steps
 from electra.errors import InputError, import_extra
 from electra.model import names
 from electra.model.encoder import Encoder, initialise
@@ -67,7 +67,7 @@ class FinetuneBenchConfig:
     repeats: int = 3
     """Turns of each contestant."""
     steps: int = 40
-    """Timed steps of a turn, after one that is not timed."""
+    """Timed steps of a turn, after some that are not timed."""
 
     def __post_init__(self) -> None:
         for key in ("batch_size", "vocab_size", "repeats", "steps"):
@@ -108,7 +108,7 @@ def take_turn(settings: FinetuneBenchConfig, name: str) -> list[float]:
 
 def text_lengths(settings: FinetuneBenchConfig) -> NDArray[np.int64]:
     """How many tokens the texts have, special ones included, as many as an epoch of the steps needs."""
-    num_texts = 4 * settings.batch_size * (settings.steps + 1)
+    num_texts = 4 * settings.batch_size * (settings.steps + WARMUP_STEPS)
     random = numpy_generator(0, "lengths")
     if settings.data is None:
         return np.minimum(2 + random.geometric(1 / (_MEAN_LENGTH - 2), num_texts), _LONGEST)

@@ -59,7 +59,7 @@ class PretrainBenchConfig:
     repeats: int = 3
     """Turns of each contestant."""
     steps: int = 5
-    """Timed steps of a turn, after one that is not timed."""
+    """Timed steps of a turn, after some that are not timed."""
 
     def __post_init__(self) -> None:
         for key in ("batch_size", "seq_length", "vocab_size", "repeats", "steps"):

@@ -20,6 +20,8 @@ from electra.train.distributed import World
 
 Step = Callable[[], object]
 
+WARMUP_STEPS = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
@@ -61,8 +63,9 @@ def measure(contest: Contest, command: Callable[[str], Sequence[str]]) -> dict[s
 
 
 def time_steps(step: Step, *, count: int) -> list[float]:
-    """Seconds of each step, after one that is not counted."""
-    step()
+    """Seconds of each step, after some that are not counted: in the first ones memory is still being fetched."""
+    for _ in range(WARMUP_STEPS):
+        step()
     seconds = []
     for _ in range(count):
         begun = time.perf_counter()
