@@ -63,7 +63,7 @@ def measure(contest: Contest, command: Callable[[str], Sequence[str]]) -> dict[s
 
 
 def time_steps(step: Step, *, count: int) -> list[float]:
-    """Seconds of each step, after some that are not counted: in the first ones memory is still being fetched."""
+    """Seconds of each step, after some that are not counted, while memory is still being fetched."""
     for _ in range(WARMUP_STEPS):
         step()
     seconds = []
