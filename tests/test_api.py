@@ -75,7 +75,7 @@ def test_from_a_folder_of_text_to_answers(corpus, tmp_path, capsys):
     before = (run / "final" / "manifest.json").read_bytes()
     assert electra.pretrain(data=data, out=run, config=run / "config.yaml") == run
     assert (run / "final" / "manifest.json").read_bytes() == before
-    assert "held-out loss" in capsys.readouterr().out
+    assert "by what was held out" in capsys.readouterr().out
 
 
 def write_task(folder: Path) -> Path:
