@@ -75,6 +75,12 @@ class TrainState:
         """Become what was saved, or refuse it and stay what it was."""
         facts, weights = checkpoint.facts, checkpoint.tensors["model"]
         _require_same_weights(weights, self.model, where=str(checkpoint.path))
+        missing = sorted({*_COUNTERS, "health", "optimizer"} - facts.keys())
+        if missing:
+            raise InputError(
+                f"{checkpoint.path} does not say {missing[0]}: it was written by another version of electra. "
+                "Continue the run with that version, or begin a new one with another --out"
+            )
         counters, health = {name: facts[name] for name in _COUNTERS}, Health(**facts["health"])
         options = [
             {key: group[key] for key in group if key != "params"} for group in self.optimizer.param_groups
