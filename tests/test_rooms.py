@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "electra"
-BASE = {"config", "errors", "files", "progress", "seeds"}
+BASE = {"config", "crc32c", "errors", "files", "progress", "seeds"}
 MAY_IMPORT = {
     "config": {"errors"},
+    "crc32c": set(),
     "errors": set(),
     "files": {"errors"},
     "progress": set(),

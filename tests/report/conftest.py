@@ -1,10 +1,13 @@
 """Run folders that look like real ones: noisy curves of the right shape, held-out points, events, samples."""
 
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+VOID = {"meta", "input"}
 
 CONFIG = """\
 objective: electra
@@ -145,3 +148,31 @@ def write_run(
 def make_run(tmp_path):
     """`make_run("name", ...)`: a run folder below the test's own."""
     return lambda name="run", **options: write_run(tmp_path / name, **options)
+
+
+class Balanced(HTMLParser):
+    """Fails on tags that do not close in order; collects what is read and what is linked."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.words, self.ids, self.links = [], [], [], []
+        self.feed(html)
+        assert not self.open, f"unclosed {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        self.ids += [value for name, value in attributes if name == "id"]
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture
+def read_html():
+    """Parse a page, which must close what it opens."""
+    return Balanced

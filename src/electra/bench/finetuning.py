@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from electra.bench.turns import WARMUP_STEPS, Contest, Step, time_steps
+from electra.bench.turns import WARMUP_STEPS, Contest, Step, engine_step, time_steps
 from electra.errors import InputError, import_extra
 from electra.model import names
 from electra.model.encoder import Encoder, initialise
@@ -37,11 +37,7 @@ from electra.tasks.task import TRAIN
 from electra.tasks.text_examples import TextExample
 from electra.text.tokenizer import TokenizerConfig, train
 from electra.train import devices
-from electra.train.budget import Budget
-from electra.train.distributed import World
-from electra.train.loop import LoopConfig, training_steps
 from electra.train.optim import OptimizerConfig, build_optimizer
-from electra.train.schedule import ScheduleConfig
 from electra.train.state import TrainState
 
 CONTESTANTS = ("ours", "grouped", "plain", "bf16")
@@ -147,7 +143,7 @@ class RandomOrder(TrainBatches):
 def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
     """The engine, from rows to updated weights."""
     devices.set_up_allocator()
-    device, world = torch.device("cpu"), World()
+    device = torch.device("cpu")
     sizes = EncoderConfig.preset(settings.size, vocab_size=settings.vocab_size)
     encoder = Encoder(sizes)
     initialise(encoder, std=sizes.initializer_range, generator=torch_generator(0, "bench"))
@@ -170,15 +166,8 @@ def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
         depth=lambda name: layer_depth(name, num_layers=sizes.num_hidden_layers),
         num_layers=sizes.num_hidden_layers,
     )
-    loop = LoopConfig(
-        schedule=ScheduleConfig(learning_rate=_LEARNING_RATE, warmup_steps=0),
-        clip_norm=_CLIP_NORM,
-        budget=Budget(steps=10_000, seconds=None, tokens=None),
-        device=device,
-        precision=devices.choose_precision("auto", device, world),
-    )
-    steps = training_steps(TrainState(model=model, optimizer=optimizer), problem, loop, world)
-    return lambda: next(steps)
+    state = TrainState(model=model, optimizer=optimizer)
+    return engine_step(state, problem, learning_rate=_LEARNING_RATE, clip_norm=_CLIP_NORM)
 
 
 def transformers_step(

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from electra import files, seeds
-from electra.bench.turns import Contest, Step, time_steps
+from electra.bench.turns import Contest, Step, engine_step, time_steps
 from electra.errors import InputError, import_extra
 from electra.model import names
 from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, generator_config
@@ -32,11 +32,8 @@ from electra.pretrain.problem import PretrainProblem, Share
 from electra.text.batches import Batches
 from electra.text.rows import FORMAT_VERSION, KIND, Rows, write_shard
 from electra.train import devices
-from electra.train.budget import Budget
 from electra.train.distributed import World
-from electra.train.loop import LoopConfig, training_steps
 from electra.train.optim import OptimizerConfig, build_optimizer
-from electra.train.schedule import ScheduleConfig
 from electra.train.state import TrainState
 
 CONTESTANTS = ("ours", "plain", "tuned")
@@ -144,15 +141,8 @@ def our_step(settings: PretrainBenchConfig, rows: Rows) -> Step:
         tokens=lambda ids: [str(token) for token in ids],
     )
     optimizer = build_optimizer(OptimizerConfig(), objective.named_parameters())
-    loop = LoopConfig(
-        schedule=ScheduleConfig(learning_rate=_LEARNING_RATE, warmup_steps=0),
-        clip_norm=_CLIP_NORM,
-        budget=Budget(steps=10_000, seconds=None, tokens=None),
-        device=device,
-        precision=devices.choose_precision("auto", device, world),
-    )
-    steps = training_steps(TrainState(model=objective, optimizer=optimizer), problem, loop, world)
-    return lambda: next(steps)
+    state = TrainState(model=objective, optimizer=optimizer)
+    return engine_step(state, problem, learning_rate=_LEARNING_RATE, clip_norm=_CLIP_NORM)
 
 
 class _Networks:

@@ -16,7 +16,11 @@ from typing import Any
 import torch
 
 from electra.train import devices
+from electra.train.budget import Budget
 from electra.train.distributed import World
+from electra.train.loop import LoopConfig, Problem, training_steps
+from electra.train.schedule import ScheduleConfig
+from electra.train.state import TrainState
 
 Step = Callable[[], object]
 
@@ -60,6 +64,20 @@ def measure(contest: Contest, command: Callable[[str], Sequence[str]]) -> dict[s
         "flops_per_step": contest.flops_per_step,
         "seconds": seconds,
     }
+
+
+def engine_step(state: TrainState, problem: Problem, *, learning_rate: float, clip_norm: float) -> Step:
+    """A step of our own engine, on this machine's processor."""
+    device, world = torch.device("cpu"), World()
+    loop = LoopConfig(
+        schedule=ScheduleConfig(learning_rate=learning_rate, warmup_steps=0),
+        clip_norm=clip_norm,
+        budget=Budget(steps=10_000, seconds=None, tokens=None),
+        device=device,
+        precision=devices.choose_precision("auto", device, world),
+    )
+    steps = training_steps(state, problem, loop, world)
+    return lambda: next(steps)
 
 
 def time_steps(step: Step, *, count: int) -> list[float]:

@@ -9,12 +9,13 @@ B rows, L positions, P of them replaced.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from electra.pretrain.inputs import Inputs
+from electra.pretrain.inputs import Inputs, TokenFacts
 from electra.pretrain.metrics import Sums, area_sums
 from electra.pretrain.objectives.protocol import Objective
 from electra.pretrain.sampling import Corrupted, Unigram, corrupt
@@ -37,6 +38,29 @@ class FixedSet:
     rank: int
     world_size: int
     device: torch.device
+
+    @classmethod
+    def of(
+        cls,
+        batches: Batches,
+        tokens: TokenFacts,
+        *,
+        num_held_out: int,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+    ) -> Self:
+        """The first of the held-out rows, which come in the order of `SEED`."""
+        return cls(
+            batches=batches,
+            num_batches=max(1, min(NUM_ROWS, num_held_out) // batches.batch_size),
+            unigram=Unigram.uniform(tokens.vocab_size)
+            if tokens.counts_V is None
+            else Unigram(tokens.counts_V),
+            rank=rank,
+            world_size=world_size,
+            device=device,
+        )
 
     def sums(self, objective: Objective) -> Iterator[Sums]:
         """How suspicious replaced tokens look beside original ones; nothing if that is not learned."""

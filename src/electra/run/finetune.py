@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import yaml
 
-import electra
 from electra import config, files
 from electra.errors import InputError, import_extra
 from electra.model.encoder import Layer
@@ -360,19 +358,14 @@ def make_problem(job: Job, model: TaskModel, turns: TaskTurns, seed: int) -> Fin
 
 
 def write_description(job: Job) -> None:
-    """Write config.yaml, which does the same again, and environment.json."""
-    if not job.world.writes:
-        return
-    text = yaml.safe_dump(config.to_dict(job.settings), sort_keys=False)
-    files.write_file(job.study.out / "config.yaml", lambda file: file.write(text.encode()))
-    environment = {
-        **devices.describe_machine(),
-        "electra": electra.__version__,
-        "command": sys.argv,
-        "gemm_peak_flops": job.peak,
-        "choices": dict(job.study.choices),
-    }
-    files.write_json(job.study.out / resume.ENVIRONMENT, environment)
+    """Write config.yaml and environment.json."""
+    if job.world.writes:
+        resume.write_description(
+            job.study.out,
+            config.to_dict(job.settings),
+            choices=job.study.choices,
+            gemm_peak_flops=job.peak,
+        )
 
 
 def swept(job: Job) -> tuple[Job, str]:

@@ -11,23 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
-import electra
 from electra import cli, config, files
 from electra.errors import InputError
 from electra.model.encoder import Encoder, Layer
-from electra.pretrain import cost
+from electra.pretrain import cost, fixed_set
 from electra.pretrain.config import PretrainConfig
 from electra.pretrain.export import export_networks
-from electra.pretrain.fixed_set import NUM_ROWS, SEED, FixedSet
+from electra.pretrain.fixed_set import FixedSet
 from electra.pretrain.inputs import Inputs, TokenFacts
 from electra.pretrain.objectives import build_objective
 from electra.pretrain.objectives.protocol import Objective
 from electra.pretrain.problem import PretrainProblem, Share
 from electra.pretrain.randomness import StepRandom
-from electra.pretrain.sampling import Unigram
 from electra.pretrain.sizing import ModelConfig, paper_values
 from electra.pretrain.views import show_row
 from electra.progress import clock
@@ -234,7 +231,16 @@ def build(
         flops_per_token=cost.flops_per_token(settings, encoder, length=rows.seq_length),
         add=world.add,
         tokens=tokenizer.tokens,
-        fixed_set=fixed_set(valid_rows, facts, valid_size, world, device),
+        fixed_set=FixedSet.of(
+            Batches(valid_rows, seed=fixed_set.SEED, batch_size=valid_size),
+            facts,
+            num_held_out=len(valid_rows),
+            rank=world.rank,
+            world_size=world.size,
+            device=device,
+        )
+        if valid_size
+        else None,
     )
     scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
     optimizer = build_optimizer(train, objective.named_parameters())
@@ -271,22 +277,6 @@ def token_facts(tokenizer: Tokenizer, data: Path) -> TokenFacts:
     )
 
 
-def fixed_set(
-    rows: Rows, tokens: TokenFacts, batch_size: int, world: World, device: torch.device
-) -> FixedSet | None:
-    """The held-out rows that every run of the same data is compared on."""
-    if not batch_size:
-        return None
-    return FixedSet(
-        batches=Batches(rows, seed=SEED, batch_size=batch_size),
-        num_batches=max(1, min(NUM_ROWS, len(rows)) // batch_size),
-        unigram=Unigram.uniform(tokens.vocab_size) if tokens.counts_V is None else Unigram(tokens.counts_V),
-        rank=world.rank,
-        world_size=world.size,
-        device=device,
-    )
-
-
 def bytes_per_row(objective: Objective, rows: Rows, device: torch.device) -> float:
     """What a forward pass keeps for its backward pass, for each row."""
     batch = Batches(rows, seed=0, batch_size=_PROBE_ROWS)[0]
@@ -297,19 +287,15 @@ def bytes_per_row(objective: Objective, rows: Rows, device: torch.device) -> flo
 
 
 def describe(run: Run, out: Path, peak: float) -> None:
-    """Write config.yaml, which runs this run again, and environment.json."""
-    text = yaml.safe_dump(config.to_dict(run.settings), sort_keys=False)
-    files.write_file(out / "config.yaml", lambda file: file.write(text.encode()))
-    environment = {
-        **devices.describe_machine(),
-        "electra": electra.__version__,
-        "command": sys.argv,
-        "gemm_peak_flops": peak,
-        "choices": run.facts["choices"],
-        "parameters": cost.parameters_by_part(run.objective),
-        "flops_per_token": run.problem.flops_per_token,
-    }
-    files.write_json(out / resume.ENVIRONMENT, environment)
+    """Write config.yaml and environment.json."""
+    resume.write_description(
+        out,
+        config.to_dict(run.settings),
+        choices=run.facts["choices"],
+        gemm_peak_flops=peak,
+        parameters=cost.parameters_by_part(run.objective),
+        flops_per_token=run.problem.flops_per_token,
+    )
 
 
 def write_final(run: Run, weights: Mapping[str, Tensor], folder: Path) -> None:

@@ -4,6 +4,7 @@ Read are safetensors and JSON from the disk: nothing is unpickled, downloaded, o
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -56,18 +57,19 @@ def load(
 
 
 def choose_device(name: str) -> torch.device:
-    """The named device, or the fastest there is."""
+    """The named device, such as cpu or cuda:1, or the fastest there is."""
+    counts = {
+        "cuda": torch.cuda.device_count(),
+        "mps": int(torch.backends.mps.is_available()),
+        "cpu": 1,
+    }
     if name == "auto":
-        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        name = next((kind for kind, is_there in available.items() if is_there), "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(
-            f"device is {name!r}, which torch does not have here: use auto or cpu ({error})"
-        ) from error
-    return device
+        name = next(kind for kind, count in counts.items() if count)
+    found = re.fullmatch(r"(\w+)(?::(\d+))?", name)
+    if not found or int(found[2] or 0) >= counts.get(found[1], 0):
+        there = ", ".join(kind for kind, count in counts.items() if count)
+        raise InputError(f"device is {name!r}, which torch does not have here: use auto or one of {there}")
+    return torch.device(name)
 
 
 def load_tuned(path: str, folder: Path, device: torch.device, *, max_length: int | None) -> Model:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from electra.crc32c import crc32c, masked
 from electra.errors import InputError
-from electra.ship.tensor_crc import crc32c, masked
 from electra.ship.tensor_table import read_table
 from electra.ship.tensor_wire import DamagedError, as_bytes, as_int, read_fields
 

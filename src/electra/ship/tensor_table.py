@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from electra.ship.tensor_crc import crc32c, masked
+from electra.crc32c import crc32c, masked
 from electra.ship.tensor_wire import DamagedError, read_bytes, read_varint
 
 MAGIC = 0xDB4775248B80FB57

@@ -1,13 +1,18 @@
-"""What a checkpoint says of its run, what a command asks for -> whether the one continues the other."""
+"""What a run begins with -> its description on disk -> whether a command continues it or is another run."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+import electra
 from electra.errors import InputError
-from electra.files import read_json
+from electra.files import read_json, write_file, write_json
+from electra.train.devices import describe_machine
 
 ENVIRONMENT = "environment.json"
 
@@ -18,6 +23,22 @@ class ResumeConfig:
 
     allow_changes: list[str] = field(default_factory=list)
     """Keys that may have changed, such as train.steps, or `all`."""
+
+
+def write_description(
+    out: Path, settings: Mapping[str, Any], *, choices: Mapping[str, Any], **facts: Any
+) -> None:
+    """Write config.yaml, which runs the same again, and environment.json: the machine, choices and facts."""
+    text = yaml.safe_dump(dict(settings), sort_keys=False)
+    write_file(out / "config.yaml", lambda file: file.write(text.encode()))
+    environment = {
+        **describe_machine(),
+        "electra": electra.__version__,
+        "command": sys.argv,
+        "choices": dict(choices),
+        **facts,
+    }
+    write_json(out / ENVIRONMENT, environment)
 
 
 def read_choices(run: Path) -> dict[str, Any]:

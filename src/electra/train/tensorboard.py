@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+import numpy as np
+
+from electra.crc32c import crc32c, masked
+
 _NAME = "events.out.tfevents."
 
 # Numbers of the fields in Event, Summary, Summary.Value and SessionLog.
@@ -96,19 +100,5 @@ def _varint(value: int) -> bytes:
     return bytes([*groups, value])
 
 
-def _crc32c_of_byte(byte: int) -> int:
-    for _ in range(8):
-        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-    return byte
-
-
-_CRC32C = [_crc32c_of_byte(byte) for byte in range(256)]
-
-
 def _checksum(data: bytes) -> bytes:
-    """CRC-32C, masked as TFRecord wants it: a checksum of data that holds checksums is a poor one."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", (crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF)
+    return struct.pack("<I", masked(crc32c(np.frombuffer(data, np.uint8))))
