@@ -199,3 +199,22 @@ def test_autocast_gives_nearly_the_same(position, tiny):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             rounded = encoder(ids, attention_mask_BL=mask)
     assert float((rounded - exact).abs().mean()) < 0.02
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_layers_computed_twice_give_the_same_bits(dropout, tiny):
+    config = dataclasses.replace(tiny, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    encoder = Encoder(config).train()
+    initialise(encoder, std=0.02)
+    ids = torch.randint(0, config.vocab_size, (3, 16))
+    mask = (torch.arange(16) < torch.tensor([16, 9, 4])[:, None]).long()
+
+    def gradients(*, recomputes_layers):
+        encoder.recomputes_layers = recomputes_layers
+        encoder.zero_grad()
+        torch.manual_seed(7)
+        encoder(ids, attention_mask_BL=mask).square().sum().backward()
+        return [weight.grad.clone() for weight in encoder.parameters()]
+
+    kept, recomputed = (gradients(recomputes_layers=choice) for choice in (False, True))
+    assert all(torch.equal(one, other) for one, other in zip(kept, recomputed, strict=True))

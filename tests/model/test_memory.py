@@ -1,11 +1,44 @@
+import weakref
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from electra.model.encoder import Encoder, initialise
 from electra.model.memory import activation_bytes, cast_bytes, logits_bytes, training_memory
 from electra.model.sizes import EncoderConfig
 
 ROWS, LENGTH = 3, 24
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all storages that operations made and that still live."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.most = 0
+        self.known = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.count(leaf.untyped_storage())
+        return result
+
+    def count(self, storage):
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.known:
+            return
+        self.known.add(key)
+        self.now += size
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self.forget, key, size)
+
+    def forget(self, key, size):
+        self.known.discard(key)
+        self.now -= size
 
 
 def kept_bytes(config, dtype):
@@ -73,3 +106,30 @@ def test_the_whole_is_the_sum_of_its_parts():
     assert (memory.weights, memory.gradients, memory.optimizer) == (4000, 4000, 8000)
     assert memory.logits == 16 * 16 * 100
     assert memory.total == 16000 + memory.logits + memory.activations
+
+
+def test_layers_that_are_computed_twice_keep_only_what_enters_them():
+    config = EncoderConfig.preset("tiny", vocab_size=100, num_hidden_layers=8)
+
+    def most_alive(*, recomputes_layers):
+        """Bytes of tensors at the peak of a step, beside weights and their gradients."""
+        encoder = Encoder(config).train()
+        initialise(encoder, std=0.02)
+        encoder.recomputes_layers = recomputes_layers
+        alive = LiveBytes()
+        with alive:
+            encoder(torch.randint(0, config.vocab_size, (16, 64))).sum().backward()
+        return alive.most
+
+    def counted(*, recomputes_layers):
+        return activation_bytes(
+            config,
+            rows=16,
+            length=64,
+            number_size=4,
+            attention="plain",
+            recomputes_layers=recomputes_layers,
+        )
+
+    saved = most_alive(recomputes_layers=False) - most_alive(recomputes_layers=True)
+    assert saved == pytest.approx(counted(recomputes_layers=False) - counted(recomputes_layers=True), rel=0.1)

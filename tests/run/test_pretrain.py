@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import signal
 
@@ -270,6 +271,19 @@ def test_auto_finds_a_micro_batch_that_fits(runs, tmp_path, monkeypatch):
     runs.pretrain(tmp_path / "run", train__micro_batch="auto", train__steps=2)
     chosen = json.loads((tmp_path / "run" / "environment.json").read_text())["choices"]["micro_batch"]
     assert 1 <= chosen < 8
+
+
+def test_layers_computed_twice_take_less_memory_and_lose_the_same(runs, tmp_path, capsys):
+    def kept(**keys):
+        runs.pretrain(tmp_path / "preview", dry_run="true", **keys)
+        return float(re.search(r"memory .* ([\d.]+) for the rows", capsys.readouterr().out)[1])
+
+    twice = {"train__checkpoint_activations": "true"}
+    for name, keys in {"once": {}, "twice": twice}.items():
+        runs.pretrain(tmp_path / name, train__steps=3, **keys)
+    losses = [[line["loss"] for line in runs.lines(tmp_path / name, "train")] for name in ("once", "twice")]
+    assert losses[0] == losses[1]
+    assert kept(**twice, train__batch_size=128) < kept(train__batch_size=128)
 
 
 def test_memory_that_runs_out_names_the_key(runs, tmp_path, monkeypatch, capsys):

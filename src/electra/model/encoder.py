@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from electra.errors import InputError
 from electra.model.attention import (
@@ -229,6 +230,8 @@ class Encoder(nn.Module):
         if config.embedding_size != config.hidden_size:
             self.projection = GlorotLinear(config.embedding_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.recomputes_layers = False
+        """Keep only what enters each layer, and compute the rest again for the gradient: the same numbers."""
 
     def forward(
         self,
@@ -249,7 +252,10 @@ class Encoder(nn.Module):
     def run_layers(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
         """Hidden states, (B, L, D) or (T, D), through all layers."""
         for layer in self.layers:
-            hidden = layer(hidden, inputs)
+            if self.recomputes_layers and torch.is_grad_enabled():
+                hidden = checkpoint(layer, hidden, inputs, use_reentrant=False)
+            else:
+                hidden = layer(hidden, inputs)
         return hidden
 
     def trace(

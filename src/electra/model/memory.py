@@ -40,13 +40,21 @@ class Memory:
 
 
 def activation_bytes(
-    config: EncoderConfig, *, rows: int, length: int, number_size: int, attention: Attention
+    config: EncoderConfig,
+    *,
+    rows: int,
+    length: int,
+    number_size: int,
+    attention: Attention,
+    recomputes_layers: bool = False,
 ) -> int:
     """What an encoder keeps of a batch, with numbers of `number_size` bytes in matrix products."""
     layer = _layer_bytes_per_token(config, length=length, number_size=number_size, attention=attention)
-    return (
-        rows * length * (config.num_hidden_layers * layer + _embedding_bytes_per_token(config, number_size))
-    )
+    layers = config.num_hidden_layers * layer
+    if recomputes_layers:
+        # What enters each layer, and all that is kept of the one whose turn it is.
+        layers = config.num_hidden_layers * config.hidden_size * _FLOAT + layer
+    return rows * length * (layers + _embedding_bytes_per_token(config, number_size))
 
 
 def _layer_bytes_per_token(
@@ -99,12 +107,19 @@ def training_memory(
     mask_prob: float,
     number_size: int,
     attention: Attention,
+    recomputes_layers: bool = False,
 ) -> Memory:
     """A step of all encoders with Adam on `rows` rows at once; weights, gradients, optimizer in float32."""
-    sizes = {"number_size": number_size}
     kept = sum(
-        activation_bytes(encoder, rows=rows, length=length, attention=attention, **sizes)
-        + cast_bytes(encoder, **sizes)
+        activation_bytes(
+            encoder,
+            rows=rows,
+            length=length,
+            number_size=number_size,
+            attention=attention,
+            recomputes_layers=recomputes_layers,
+        )
+        + cast_bytes(encoder, number_size=number_size)
         for encoder in encoders
     )
     return Memory(

@@ -59,6 +59,8 @@ class Workload:
     steps: int = 0
     checkpoints: int = 1
     """How many are on the disk at the same time."""
+    recomputes_layers: bool = False
+    """Whether layers are computed a second time for the gradient instead of being kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,7 @@ def estimate(model: Model, work: Workload, machine: Machine) -> Estimate:
             mask_prob=model.config.masking.mask_prob,
             number_size=4 if machine.format == "fp32" else 2,
             attention=machine.attention,
+            recomputes_layers=work.recomputes_layers,
         ),
         tokens_per_second=machine.speed / per_token,
         seconds=seconds,

@@ -293,6 +293,7 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[Outcome, TaskModel]:
     settings, train, study = job.settings, job.settings.train, job.study
     model, turns = study.model(seed).to(job.device), study.turns(seed)
     num_layers = study.start.config.num_hidden_layers
+    model.encoder.recomputes_layers = train.checkpoint_activations
     if train.compile != "off":
         model.encoder.compile(mode=train.compile)
     depth = partial(layer_depth, num_layers=num_layers)

@@ -165,6 +165,7 @@ def make_plan(settings: PlanConfig, *, probe_share: float = 1.0) -> Plan:
         fill=fill,
         steps=1,
         checkpoints=settings.checkpoint.most_at_once,
+        recomputes_layers=settings.train.checkpoint_activations,
     )
     parts = {entry.name: getattr(settings, entry.name) for entry in dataclasses.fields(PretrainConfig)}
     model = count_model(PretrainConfig(**parts), encoder, length=length)

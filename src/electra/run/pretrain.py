@@ -16,6 +16,7 @@ from torch import Tensor
 from electra import cli, config, files
 from electra.errors import InputError
 from electra.model.encoder import Encoder, Layer
+from electra.model.memory import activation_bytes
 from electra.pretrain import cost, fixed_set
 from electra.pretrain.config import PretrainConfig
 from electra.pretrain.export import export_networks
@@ -197,6 +198,9 @@ def build(
         seed=settings.seed,
     )
     objective = make_objective(device=device)
+    for part in objective.modules():
+        if isinstance(part, Encoder):
+            part.recomputes_layers = train.checkpoint_activations
     batches = Batches(rows, seed=settings.seed, batch_size=train.batch_size)
     # What a run has once found for itself stays, so that it goes on as the same run.
     found = {key: value for key, value in choices.items() if getattr(train, key) == "auto"}
@@ -283,7 +287,20 @@ def bytes_per_row(objective: Objective, rows: Rows, device: torch.device) -> flo
     random = StepRandom(seed=0, step=0, num_rows=_PROBE_ROWS)
     with saved_bytes() as total:
         objective.train()(Inputs.from_batch(batch, device=device), random)
-    return total[0] / _PROBE_ROWS
+    # What checkpoints of activations hold is not seen by the count.
+    held = sum(
+        activation_bytes(
+            part.config,
+            rows=1,
+            length=rows.seq_length,
+            number_size=4,
+            attention="plain",
+            recomputes_layers=True,
+        )
+        for part in objective.modules()
+        if isinstance(part, Encoder) and part.recomputes_layers
+    )
+    return held + total[0] / _PROBE_ROWS
 
 
 def describe(run: Run, out: Path, peak: float) -> None:

@@ -59,7 +59,7 @@ class OptimizerConfig:
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
             raise InputError(f"weight_decay is {self.weight_decay}, expected 0 (none) or more (such as 0.01)")
         if not self.clip_norm > 0:
-            raise InputError(f"clip_norm is {self.clip_norm}, expected a number above 0; inf never clips")
+            raise InputError(f"clip_norm is {self.clip_norm}, expected a number above 0; .inf never clips")
         if not 0 < self.layer_decay <= 1:
             raise InputError(
                 f"layer_decay is {self.layer_decay}, expected above 0 and at most 1 (1: no decay)"

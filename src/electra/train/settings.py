@@ -31,6 +31,9 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
     """Of matrix products; auto takes bf16 where the device is fast at it, fp16 on older GPUs, else fp32."""
     parallel: Parallel = "ddp"
     """With several processes: each holds all weights (ddp), or a part of weights and optimizer (fsdp)."""
+    checkpoint_activations: bool = False
+    """Compute what happens in each layer a second time for the gradient, instead of keeping it: the same
+    numbers, less memory, about a third more time."""
     compile: Literal["off", "default", "max-autotune"] = "off"
     """Whether torch compiles the encoders, and how hard it tries; pays on GPUs in long runs."""
 
