@@ -1,4 +1,7 @@
 import ctypes
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -71,3 +74,29 @@ def test_running_out_of_memory_names_the_key_and_other_errors_pass():
 
 def test_free_memory_is_some():
     assert memory.free_memory(CPU) > 1e6
+
+
+def test_rows_of_ever_new_lengths_take_no_more_memory():
+    # In a process of its own: how much oneDNN remembers is decided once.
+    script = """
+from electra.train import devices
+import resource, torch
+devices.set_up_allocator()
+
+def most_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def step(length):
+    torch.nn.functional.gelu(torch.ones(length, 256, requires_grad=True)).sum().backward()
+
+step(1000)
+before = most_bytes()
+for length in range(200, 500):
+    step(length)
+print(most_bytes() - before)
+"""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ONEDNN_")}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment)
+    # Without the bound it is 226 MB.
+    assert int(done.stdout) < 50e6

@@ -70,7 +70,7 @@ def explained_out_of_memory(*, rows: int) -> Iterator[None]:
         if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
             raise InputError(
                 f"out of memory with {rows} rows at a time: set --train.micro_batch {max(1, rows // 2)}, or "
-                f"auto, which finds one; the batch stays of the same size. --train.checkpoint_activations true "
-                f"needs less for each row ({str(error)[:200]})"
+                "auto, which finds one; the batch keeps its size. With --train.checkpoint_activations "
+                f"true a row needs less ({str(error)[:200]})"
             ) from error
         raise
