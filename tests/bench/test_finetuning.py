@@ -1,9 +1,12 @@
+import importlib.util
+
 import pytest
 
 from electra.bench.finetuning import (
     CONTESTANTS,
     FinetuneBenchConfig,
     RandomOrder,
+    contest,
     random_rows,
     take_turn,
     text_lengths,
@@ -14,15 +17,26 @@ TINY = FinetuneBenchConfig(size="tiny", batch_size=3, vocab_size=100, steps=2)
 
 
 @pytest.mark.parametrize("contestant", CONTESTANTS)
-def test_every_contestant_takes_its_steps(contestant):
-    seconds = take_turn(TINY, contestant)
-    assert len(seconds) == 2
-    assert min(seconds) > 0
+def test_every_contestant_takes_its_steps(contestant, tmp_path):
+    if contestant == "trainer":
+        pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+    turn = take_turn(TINY, contestant, tmp_path)
+    assert len(turn.seconds) == 2
+    assert min(turn.seconds) > 0
 
 
-def test_who_is_not_known_is_refused():
+@pytest.mark.parametrize("found", [None, "a module"])
+def test_the_trainer_takes_part_where_it_can(found, monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    known = contest(TINY, tmp_path)
+    assert ("trainer" in known.contestants) == (found is not None)
+    assert ("accelerate is not installed" in known.left_out.get("trainer", "")) == (found is None)
+    assert {*known.contestants, *known.left_out} == {*CONTESTANTS}
+
+
+def test_who_is_not_known_is_refused(tmp_path):
     with pytest.raises(InputError, match="grouped"):
-        take_turn(TINY, "somebody")
+        take_turn(TINY, "somebody", tmp_path)
 
 
 def test_random_batches_hold_every_text_once():

@@ -6,13 +6,18 @@ TINY = PretrainBenchConfig(size="tiny", batch_size=2, seq_length=16, vocab_size=
 
 
 @pytest.mark.parametrize("contestant", CONTESTANTS)
-def test_every_contestant_takes_its_steps(contestant):
-    seconds = take_turn(TINY, contestant)
-    assert len(seconds) == 2
-    assert min(seconds) > 0
+def test_every_contestant_takes_its_steps(contestant, tmp_path):
+    assert contest(TINY, tmp_path).contestants == CONTESTANTS
+    turn = take_turn(TINY, contestant, tmp_path)
+    assert len(turn.seconds) == 2
+    assert min(turn.seconds) > 0
 
 
-def test_work_grows_with_the_batch():
-    once, twice = (contest(PretrainBenchConfig(batch_size=size)) for size in (16, 32))
+def test_work_grows_with_the_batch(tmp_path):
+    once, twice = (
+        contest(PretrainBenchConfig(size="tiny", batch_size=size, vocab_size=100), tmp_path / str(size))
+        for size in (16, 32)
+    )
     assert twice.flops_per_step == pytest.approx(2 * once.flops_per_step)
     assert twice.units_per_step == 2 * once.units_per_step
+    assert [product[0] for product in twice.products] == [2 * product[0] for product in once.products]

@@ -5,29 +5,31 @@
     plain     transformers' ElectraForSequenceClassification in a loop: fp32, AdamW, batches in random order,
               padded to their longest text
     bf16      the same under bf16 autocast
+    trainer   transformers' Trainer with its defaults, where accelerate is installed
 
 All have the same encoder, examples, learning rate, decay and clipping. The tokens are random: speed does not
 depend on them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from electra.bench.turns import WARMUP_STEPS, Contest, Step, engine_step, time_steps
+from electra.bench import transformers_finetuning
+from electra.bench.peak import encoder_products
+from electra.bench.transformers_finetuning import CLIP_NORM, LEARNING_RATE
+from electra.bench.turns import WARMUP_STEPS, Contest, Step, Turn, chosen, engine_step, time_steps
 from electra.errors import InputError, import_extra
-from electra.model import names
 from electra.model.encoder import Encoder, initialise
 from electra.model.names import layer_depth
 from electra.model.sizes import EncoderConfig
 from electra.seeds import numpy_generator, torch_generator
-from electra.tasks.batches import TaskTurns, TrainBatches, Unit, collate
+from electra.tasks.batches import TaskTurns, TrainBatches
 from electra.tasks.classification import Classification
 from electra.tasks.family import TaskRow
 from electra.tasks.glue import load_glue
@@ -40,9 +42,9 @@ from electra.train import devices
 from electra.train.optim import OptimizerConfig, build_optimizer
 from electra.train.state import TrainState
 
-CONTESTANTS = ("ours", "grouped", "plain", "bf16")
+CONTESTANTS = ("ours", "grouped", "plain", "bf16", "trainer")
 _TASK = "sst2"
-_LEARNING_RATE, _CLIP_NORM, _WEIGHT_DECAY, _LAYER_DECAY = 3e-4, 1.0, 0.01, 0.8
+_LAYER_DECAY = 0.8
 _MEAN_LENGTH, _LONGEST = 13.3, 66
 """Of SST-2's training texts in tokens, special ones included."""
 _FIRST_WORD = 5
@@ -71,35 +73,46 @@ class FinetuneBenchConfig:
                 raise InputError(f"finetune.{key} is {getattr(self, key)}, expected 1 or more")
 
 
-def contest(settings: FinetuneBenchConfig) -> Contest:
-    """What is measured."""
+def contest(settings: FinetuneBenchConfig, folder: Path) -> Contest:
+    """What is measured; nothing is put into the folder."""
+    import_extra("transformers", extra="hf")
+    obstacle = transformers_finetuning.trainer_obstacle()
+    left_out = {} if obstacle is None else {"trainer": obstacle}
+    tokens = round(settings.batch_size * _MEAN_LENGTH)
     return Contest(
         title=f"fine-tuning ELECTRA-{settings.size} on texts like SST-2's, {settings.batch_size} a step",
-        contestants=CONTESTANTS,
+        contestants=tuple(name for name in CONTESTANTS if name not in left_out),
+        ours=("ours", "grouped"),
+        left_out=left_out,
         unit="examples",
         units_per_step=settings.batch_size,
-        flops_per_step=None,
+        products=encoder_products(sizes(settings), tokens=tokens),
         repeats=settings.repeats,
     )
 
 
-def take_turn(settings: FinetuneBenchConfig, name: str) -> list[float]:
-    """Seconds of each timed step."""
-    rows = random_rows(settings)
-    same = RandomOrder(rows, task=_TASK, seed=0, batch_size=settings.batch_size)
-    match name:
-        case "ours":
-            step = our_step(settings, same)
-        case "grouped":
-            alike = TrainBatches(rows, task=_TASK, seed=0, batch_size=settings.batch_size)
-            step = our_step(settings, alike)
-        case "plain":
-            step = transformers_step(settings, same, "fp32")
-        case "bf16":
-            step = transformers_step(settings, same, "bf16")
-        case _:
-            raise InputError(f"contestant is {name}, expected one of {', '.join(CONTESTANTS)}")
-    return time_steps(step, count=settings.steps)
+def take_turn(settings: FinetuneBenchConfig, name: str, folder: Path) -> Turn:
+    """Train some steps."""
+    rows, size = random_rows(settings), settings.batch_size
+    if name == "trainer":
+        return transformers_finetuning.trainer_turn(
+            sizes(settings), rows, batch_size=size, steps=settings.steps
+        )
+    same = RandomOrder(rows, task=_TASK, seed=0, batch_size=size)
+    alike = TrainBatches(rows, task=_TASK, seed=0, batch_size=size)
+    loop = transformers_finetuning.loop_step
+    ways: dict[str, Callable[[], Step]] = {
+        "ours": lambda: our_step(settings, same),
+        "grouped": lambda: our_step(settings, alike),
+        "plain": lambda: loop(sizes(settings), same, "fp32"),
+        "bf16": lambda: loop(sizes(settings), same, "bf16"),
+    }
+    return time_steps(chosen(ways, name)(), count=settings.steps)
+
+
+def sizes(settings: FinetuneBenchConfig) -> EncoderConfig:
+    """Of the encoder."""
+    return EncoderConfig.preset(settings.size, vocab_size=settings.vocab_size)
 
 
 def text_lengths(settings: FinetuneBenchConfig) -> NDArray[np.int64]:
@@ -144,9 +157,9 @@ def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
     """The engine, from rows to updated weights."""
     devices.set_up_allocator()
     device = torch.device("cpu")
-    sizes = EncoderConfig.preset(settings.size, vocab_size=settings.vocab_size)
-    encoder = Encoder(sizes)
-    initialise(encoder, std=sizes.initializer_range, generator=torch_generator(0, "bench"))
+    config = sizes(settings)
+    encoder = Encoder(config)
+    initialise(encoder, std=config.initializer_range, generator=torch_generator(0, "bench"))
     model = TaskModel(encoder, {_TASK: Classification(("negative", "positive"))})
     problem = FinetuneProblem(
         model=model,
@@ -159,44 +172,11 @@ def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
         tokenizer=train(["a text"], TokenizerConfig(vocab_size=256)),
         flops_per_token=1.0,
     )
-    config = OptimizerConfig(layer_decay=_LAYER_DECAY)
     optimizer = build_optimizer(
-        config,
+        OptimizerConfig(layer_decay=_LAYER_DECAY),
         model.named_parameters(),
-        depth=lambda name: layer_depth(name, num_layers=sizes.num_hidden_layers),
-        num_layers=sizes.num_hidden_layers,
+        depth=lambda name: layer_depth(name, num_layers=config.num_hidden_layers),
+        num_layers=config.num_hidden_layers,
     )
     state = TrainState(model=model, optimizer=optimizer)
-    return engine_step(state, problem, learning_rate=_LEARNING_RATE, clip_norm=_CLIP_NORM)
-
-
-def transformers_step(
-    settings: FinetuneBenchConfig, batches: TrainBatches, precision: devices.Precision
-) -> Step:
-    """The loop of transformers' own examples."""
-    transformers = import_extra("transformers", extra="hf")
-    sizes = EncoderConfig.preset(settings.size, vocab_size=settings.vocab_size)
-    torch.manual_seed(0)
-    model: Any = transformers.ElectraForSequenceClassification(
-        transformers.ElectraConfig(**names.to_transformers_config(sizes), num_labels=2)
-    )
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
-    numbers = iter(range(10**9))
-
-    def step() -> None:
-        units: Sequence[Unit] = batches[next(numbers)]
-        batch = collate([row for unit in units for row in unit], pad_id=0, device=torch.device("cpu"))
-        optimizer.zero_grad()
-        with devices.autocast(torch.device("cpu"), precision):
-            loss: Tensor = model(
-                input_ids=batch.input_ids_BL,
-                token_type_ids=batch.token_type_ids_BL,
-                attention_mask=batch.attention_mask_BL,
-                labels=batch.target("label"),
-            ).loss
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
-        optimizer.step()
-
-    return step
+    return engine_step(state, problem, learning_rate=LEARNING_RATE, clip_norm=CLIP_NORM)

@@ -8,7 +8,6 @@
 All have the same learning rate, decay and clipping, and full rows of random tokens.
 """
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from electra import files, seeds
-from electra.bench.turns import Contest, Step, engine_step, time_steps
+from electra.bench.peak import encoder_products
+from electra.bench.turns import Contest, Step, Turn, chosen, engine_step, time_steps
 from electra.errors import InputError, import_extra
 from electra.model import names
 from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, generator_config
@@ -64,31 +64,31 @@ class PretrainBenchConfig:
                 raise InputError(f"{key} is {getattr(self, key)}, expected 1 or more")
 
 
-def contest(settings: PretrainBenchConfig) -> Contest:
-    """What is measured."""
+def contest(settings: PretrainBenchConfig, folder: Path) -> Contest:
+    """What is measured; the rows that all train on are written to the folder."""
+    import_extra("transformers", extra="hf")
+    write_random_rows(folder, settings)
     tokens = settings.batch_size * settings.seq_length
-    per_token = cost.flops_per_token(*_sizes(settings), length=settings.seq_length)
     return Contest(
         title=f"pre-training ELECTRA-{settings.size}, {settings.batch_size} x {settings.seq_length} tokens",
         contestants=CONTESTANTS,
         unit="tokens",
         units_per_step=tokens,
-        flops_per_step=per_token * tokens,
+        flops_per_step=flops_per_step(settings),
+        products=encoder_products(sizes(settings)[1], tokens=tokens),
         repeats=settings.repeats,
     )
 
 
-def take_turn(settings: PretrainBenchConfig, name: str) -> list[float]:
-    """Seconds of each timed step."""
-    with tempfile.TemporaryDirectory(prefix="electra-bench-") as folder:
-        rows = write_random_rows(Path(folder) / "data", settings)
-        step = {"ours": our_step, "plain": plain_step, "tuned": tuned_step}[name](settings, rows)
-        return time_steps(step, count=settings.steps)
+def take_turn(settings: PretrainBenchConfig, name: str, folder: Path) -> Turn:
+    """Train some steps."""
+    step = chosen({"ours": our_step, "plain": plain_step, "tuned": tuned_step}, name)
+    return time_steps(step(settings, Rows(folder)), count=settings.steps)
 
 
-def write_random_rows(folder: Path, settings: PretrainBenchConfig) -> Rows:
+def write_random_rows(folder: Path, settings: PretrainBenchConfig) -> None:
     """A dataset of full rows of random tokens."""
-    folder.mkdir()
+    folder.mkdir(parents=True, exist_ok=True)
     random = seeds.numpy_generator(0, "bench")
     shape = (8 * settings.batch_size, settings.seq_length - 2)
     ids = random.integers(_MASK + 1, settings.vocab_size, shape, dtype=np.uint32)
@@ -107,34 +107,40 @@ def write_random_rows(folder: Path, settings: PretrainBenchConfig) -> Rows:
         "format_version": FORMAT_VERSION,
         "seq_length": settings.seq_length,
         "tokenizer": {"special_ids": {"[PAD]": _PAD}},
-        "splits": {"train": {"shards": shards}},
+        "splits": {"train": {"shards": shards}, "valid": {"shards": []}},
     }
     files.write_manifest(folder, facts)
-    return Rows(folder)
 
 
-def _sizes(settings: PretrainBenchConfig) -> tuple[PretrainConfig, EncoderConfig]:
+def sizes(settings: PretrainBenchConfig) -> tuple[PretrainConfig, EncoderConfig]:
+    """Of the objective and of the discriminator."""
     encoder = EncoderConfig.preset(settings.size, vocab_size=settings.vocab_size)
     return PretrainConfig(generator=GeneratorConfig(width=GENERATOR_WIDTH[settings.size])), encoder
 
 
-def our_step(settings: PretrainBenchConfig, rows: Rows) -> Step:
-    """The engine, from rows on disk to updated weights."""
+def flops_per_step(settings: PretrainBenchConfig) -> float:
+    """Of the work that cannot be avoided."""
+    per_token = cost.flops_per_token(*sizes(settings), length=settings.seq_length)
+    return per_token * settings.batch_size * settings.seq_length
+
+
+def our_step(settings: PretrainBenchConfig, rows: Rows, world: World | None = None) -> Step:
+    """The engine, from rows on disk to updated weights; `world`: the processes that share the rows."""
     devices.set_up_allocator()
-    device, world = torch.device("cpu"), World()
-    pretrain, encoder = _sizes(settings)
+    device, world = torch.device("cpu"), world or World()
+    pretrain, encoder = sizes(settings)
     tokens = TokenFacts(vocab_size=settings.vocab_size, mask_id=_MASK, special_ids=(_PAD, _CLS, _SEP, _MASK))
     objective = build_objective(
         pretrain, encoder, tokens, seq_length=settings.seq_length, seed=0, device=device
     )
     problem = PretrainProblem(
         objective=objective,
-        module=objective,
+        module=world.wrap(objective, "ddp", layers=(), idle_weights=False),
         train=Batches(rows, seed=0, batch_size=settings.batch_size),
         valid=None,
         num_valid=0,
         seed=0,
-        share=Share(),
+        share=Share(rank=world.rank, world_size=world.size),
         device=device,
         flops_per_token=1.0,
         add=world.add,
@@ -142,7 +148,7 @@ def our_step(settings: PretrainBenchConfig, rows: Rows) -> Step:
     )
     optimizer = build_optimizer(OptimizerConfig(), objective.named_parameters())
     state = TrainState(model=objective, optimizer=optimizer)
-    return engine_step(state, problem, learning_rate=_LEARNING_RATE, clip_norm=_CLIP_NORM)
+    return engine_step(state, problem, learning_rate=_LEARNING_RATE, clip_norm=_CLIP_NORM, world=world)
 
 
 class _Networks:
@@ -150,7 +156,7 @@ class _Networks:
 
     def __init__(self, settings: PretrainBenchConfig) -> None:
         transformers = import_extra("transformers", extra="hf")
-        pretrain, encoder = _sizes(settings)
+        pretrain, encoder = sizes(settings)
         torch.manual_seed(0)
         small = generator_config(encoder, width=pretrain.generator.width)
         self.generator, self.discriminator = (

@@ -1,19 +1,48 @@
 """`electra bench`: our speed beside the alternatives and the machine's own peak, in one run."""
 
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from electra import config, files
-from electra.bench import finetuning, pretraining, turns
+from electra.bench import finetuning, growth, preparing, pretraining, serving, tables, turns
 from electra.bench.finetuning import FinetuneBenchConfig
+from electra.bench.growth import GrowthBenchConfig
+from electra.bench.preparing import PrepareBenchConfig
 from electra.bench.pretraining import PretrainBenchConfig
+from electra.bench.serving import ServeBenchConfig
+from electra.bench.turns import Contest, Turn
 from electra.errors import InputError, import_extra
 
-What = Literal["pretrain", "finetune"]
-KINDS = {"pretrain": pretraining, "finetune": finetuning}
+What = Literal["pretrain", "prepare", "finetune", "serve", "growth", "all"]
+
+
+class Kind(Protocol):
+    """What a contest's module offers."""
+
+    def contest(self, settings: Any, folder: Path) -> Contest:
+        """What is measured; what all contestants need is put into the folder."""
+
+    def take_turn(self, settings: Any, name: str, folder: Path) -> Turn:
+        """One turn of one contestant, in this process."""
+
+
+CONTESTS: dict[str, Kind] = {
+    "pretrain": pretraining,
+    "prepare": preparing,
+    "finetune": finetuning,
+    "serve": serving,
+}
+GROWTH, ALL = "growth", "all"
+EXTRAS = {
+    "pretrain": {"transformers": "hf"},
+    "finetune": {"transformers": "hf"},
+    "serve": {"transformers": "hf", "uvicorn": "serve"},
+}
+"""Kind -> modules that it needs, and which of our extras installs each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +52,24 @@ class BenchConfig:
     what: What | None = None
     """What to measure; may also stand alone: electra bench pretrain."""
     pretrain: PretrainBenchConfig = field(default_factory=PretrainBenchConfig)
+    prepare: PrepareBenchConfig = field(default_factory=PrepareBenchConfig)
     finetune: FinetuneBenchConfig = field(default_factory=FinetuneBenchConfig)
+    serve: ServeBenchConfig = field(default_factory=ServeBenchConfig)
+    growth: GrowthBenchConfig = field(default_factory=GrowthBenchConfig)
     json: str | None = None
     """File for all figures."""
+    plot: str | None = None
+    """File for a picture of them, .svg or .png."""
+    from_json: str | None = None
+    """Measure nothing, and show what is in this file."""
     contestant: str | None = None
-    """Take one turn of one contestant and print its seconds; what the command calls itself with."""
+    """Take one turn of one contestant and tell of it; what the command calls itself with."""
+    material: str | None = None
+    """Folder of what the contestants have in common; what the command calls itself with."""
+
+    def __post_init__(self) -> None:
+        if self.plot and Path(self.plot).suffix not in (".svg", ".png"):
+            raise InputError(f"plot is {self.plot}, expected a file with the suffix .svg or .png")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -36,14 +78,69 @@ def main(arguments: Sequence[str]) -> None:
     if words and not words[0].startswith("-"):
         words = ["--what", *words]
     settings = config.parse(BenchConfig, words, prog="electra bench")
-    if settings.what is None:
-        raise InputError(f"say what to measure: electra bench {' | '.join(KINDS)}")
-    import_extra("transformers", extra="hf")
-    kind, options = KINDS[settings.what], getattr(settings, settings.what)
     if settings.contestant:
-        print(json.dumps(kind.take_turn(options, settings.contestant)))
+        take_turn(settings, settings.contestant)
         return
-    result = turns.measure(kind.contest(options), lambda name: [*words, "--contestant", name])
-    print(turns.table(result))
-    if settings.json:
-        files.write_json(Path(settings.json), {**result, "settings": config.to_dict(settings)})
+    if settings.plot:
+        import_extra("matplotlib", extra="report")
+    results = read_results(Path(settings.from_json)) if settings.from_json else measure(settings, words)
+    print("\n\n".join(table(kind, result) for kind, result in results.items()))
+    if settings.plot:
+        # It imports matplotlib, so only now.
+        from electra.bench.plots import draw
+
+        draw(results, Path(settings.plot))
+
+
+def take_turn(settings: BenchConfig, name: str) -> None:
+    """Print what a turn gave, on the last line."""
+    assert settings.what is not None
+    assert settings.material is not None
+    room = growth if settings.what == GROWTH else CONTESTS[settings.what]
+    turn = room.take_turn(getattr(settings, settings.what), name, Path(settings.material))
+    if turn is not None:
+        print(json.dumps(turn._asdict()))
+
+
+def measure(settings: BenchConfig, words: Sequence[str]) -> dict[str, Any]:
+    """Everything that is asked for; written after each kind, so that nothing is lost."""
+    if settings.what is None:
+        raise InputError(f"say what to measure: electra bench {' | '.join([*CONTESTS, GROWTH, ALL])}")
+    kinds = [*CONTESTS, GROWTH] if settings.what == ALL else [settings.what]
+    for kind in kinds:
+        for module, extra in EXTRAS.get(kind, {}).items():
+            import_extra(module, extra=extra)
+    results: dict[str, Any] = {}
+    for kind in kinds:
+        with tempfile.TemporaryDirectory(prefix="electra-bench-") as folder:
+            results[kind] = measure_kind(kind, settings, words, Path(folder))
+        if settings.json:
+            content = {"results": results, "settings": config.to_dict(settings)}
+            files.write_json(Path(settings.json), content)
+    return results
+
+
+def measure_kind(kind: str, settings: BenchConfig, words: Sequence[str], folder: Path) -> dict[str, Any]:
+    """One kind; contestants are this very command with some words more."""
+    options = getattr(settings, kind)
+
+    def command(name: str, material: Path = folder) -> list[str]:
+        return ["bench", *words, f"--what={kind}", f"--contestant={name}", f"--material={material}"]
+
+    if kind == GROWTH:
+        return growth.measure(options, folder, lambda data: command("step", data))
+    return turns.measure(CONTESTS[kind].contest(options, folder), command)
+
+
+def table(kind: str, result: Mapping[str, Any]) -> str:
+    """For a person."""
+    return tables.growth_tables(result) if kind == GROWTH else tables.contest_table(result)
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """What an earlier run has written."""
+    content = files.read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
+        raise InputError(f"{path} is not what `electra bench --json` writes: it has no key 'results'")
+    results: dict[str, Any] = content["results"]
+    return results

@@ -1,0 +1,222 @@
+"""Our pre-training step at several sizes -> how its time and its memory grow.
+
+From a base, one value at a time is changed: tokens of a row, rows of a step, vocabulary, model, processes.
+Each point is a process of its own (as many as the point says, joined as `torchrun` joins them) and takes
+some steps of the engine of `electra pretrain`. Its memory is held against what it cannot do without:
+weights, gradients, optimizer, and what a forward pass must keep for its backward pass.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from electra.bench import pretraining
+from electra.bench.peak import encoder_products, measure_peak
+from electra.bench.pretraining import PretrainBenchConfig
+from electra.bench.processes import ELECTRA, own_memory, run
+from electra.bench.turns import Turn, say, take, time_steps
+from electra.errors import InputError
+from electra.model.memory import Memory, training_memory
+from electra.pretrain.estimate import count_parameters, encoders_of
+from electra.text import tokenizer as tokenizers
+from electra.text.rows import Rows
+from electra.text.tokenizer import SPECIAL_TOKENS
+from electra.train import devices
+from electra.train.distributed import World
+
+Size = Literal["tiny", "small", "base"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthBenchConfig:
+    """Time and memory of the pre-training step; the base, and what is changed of it."""
+
+    size: Size = "small"
+    """Size of the model."""
+    batch_size: int = 8
+    """Rows of a step."""
+    seq_length: int = 128
+    """Tokens of a row."""
+    vocab_size: int = 30522
+    """Size of the vocabulary."""
+    sizes: list[Size] = field(default_factory=lambda: ["tiny", "small", "base"])
+    """Sizes of the model to try."""
+    batch_sizes: list[int] = field(default_factory=lambda: [8, 16, 32, 64])
+    """Numbers of rows to try."""
+    seq_lengths: list[int] = field(default_factory=lambda: [128, 256, 512])
+    """Lengths of rows to try."""
+    vocab_sizes: list[int] = field(default_factory=lambda: [8192, 30522, 65536])
+    """Sizes of the vocabulary to try."""
+    processes: list[int] = field(default_factory=lambda: [1, 2])
+    """Numbers of processes to try."""
+    steps: int = 3
+    """Timed steps of a point, after some that are not timed."""
+
+    def __post_init__(self) -> None:
+        for key, value in dataclasses.asdict(self).items():
+            for number in value if isinstance(value, list) else [value]:
+                if isinstance(number, int) and number < 1:
+                    raise InputError(f"growth.{key} has {number}, expected 1 or more")
+        for number in self.processes:
+            if self.batch_size % number:
+                raise InputError(
+                    f"growth.batch_size is {self.batch_size}, which {number} processes cannot share equally"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """What is measured once."""
+
+    size: Size
+    batch_size: int
+    seq_length: int
+    vocab_size: int
+    processes: int = 1
+
+    def step(self, *, steps: int) -> PretrainBenchConfig:
+        """Its step, as the contest of pre-training knows it."""
+        values = dataclasses.asdict(self)
+        del values["processes"]
+        return PretrainBenchConfig(**values, steps=steps)
+
+    def words(self) -> list[str]:
+        """As the base of a process that measures it."""
+        values = dataclasses.asdict(self)
+        del values["processes"]
+        return [f"--growth.{key}={value}" for key, value in values.items()]
+
+
+def base_of(settings: GrowthBenchConfig) -> Point:
+    """The point that all others differ from in one value."""
+    return Point(
+        size=settings.size,
+        batch_size=settings.batch_size,
+        seq_length=settings.seq_length,
+        vocab_size=settings.vocab_size,
+    )
+
+
+def axes_of(settings: GrowthBenchConfig) -> dict[str, Sequence[Any]]:
+    """What is changed -> its values."""
+    return {
+        "seq_length": settings.seq_lengths,
+        "batch_size": settings.batch_sizes,
+        "vocab_size": settings.vocab_sizes,
+        "size": settings.sizes,
+        "processes": settings.processes,
+    }
+
+
+def points_of(settings: GrowthBenchConfig) -> list[Point]:
+    """All points, each once."""
+    base = base_of(settings)
+    found = [
+        dataclasses.replace(base, **{axis: value})
+        for axis, values in axes_of(settings).items()
+        for value in values
+    ]
+    return list(dict.fromkeys(found))
+
+
+def measure(
+    settings: GrowthBenchConfig, folder: Path, command: Callable[[Path], Sequence[str]]
+) -> dict[str, Any]:
+    """All points; `command`: the words after `electra` for a process that measures its base, in a folder."""
+    base, points = base_of(settings), points_of(settings)
+    encoder = pretraining.sizes(base.step(steps=1))[1]
+    machine_peak = measure_peak(encoder_products(encoder, tokens=base.batch_size * base.seq_length))
+    measured = []
+    for number, point in enumerate(points, start=1):
+        say(f"growth: point {number} of {len(points)}, {described(point)}")
+        data = write_data(folder, point, steps=settings.steps)
+        words = [*command(data), *point.words()]
+        turn = take(words, name=described(point), launcher=launcher(point.processes))
+        measured.append({**dataclasses.asdict(point), **turn._asdict(), **facts(point)})
+    return {
+        "title": f"growth of the pre-training step from {described(base)}",
+        "machine": devices.describe_machine(),
+        "peak": machine_peak,
+        "base": dataclasses.asdict(base),
+        "axes": axes_of(settings),
+        "points": measured,
+        "start_up": dict(start_ups(settings, folder)),
+    }
+
+
+def take_turn(settings: GrowthBenchConfig, name: str, folder: Path) -> Turn | None:
+    """Measure the base, in this process and those beside it; only the first one tells."""
+    world = World.from_environment()
+    with world.joined(torch.device("cpu")):
+        step = base_of(settings).step(steps=settings.steps)
+        libraries = own_memory()
+        turn = time_steps(pretraining.our_step(step, Rows(folder), world), count=settings.steps)
+    return turn._replace(libraries=libraries) if world.writes else None
+
+
+def launcher(processes: int) -> Sequence[str]:
+    """What starts our command, once or several times."""
+    if processes == 1:
+        return ELECTRA
+    together = ("--standalone", f"--nproc-per-node={processes}")
+    return (sys.executable, "-m", "torch.distributed.run", *together, "-m", "electra")
+
+
+def write_data(folder: Path, point: Point, *, steps: int) -> Path:
+    """The dataset of a point: random rows, and a vocabulary of the right size."""
+    data = folder / f"{point.seq_length}-{point.vocab_size}-{point.batch_size}"
+    if not data.exists():
+        data.mkdir()
+        words = [f"w{number}" for number in range(point.vocab_size - len(SPECIAL_TOKENS))]
+        (data / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
+        tokenizers.load(data / "vocab.txt").save(data / "tokenizer")
+        pretraining.write_random_rows(data, point.step(steps=steps))
+    return data
+
+
+def start_ups(settings: GrowthBenchConfig, folder: Path) -> Iterator[tuple[str, float]]:
+    """Size -> seconds of a command that starts, takes its first step and ends; nothing is written."""
+    for size in settings.sizes:
+        say(f"growth: start-up, {size}")
+        point = dataclasses.replace(base_of(settings), size=size)
+        data = write_data(folder, point, steps=settings.steps)
+        options = [f"--model.size={size}", f"--train.batch_size={point.batch_size}", "--dry_run=true"]
+        yield size, run([*ELECTRA, "pretrain", f"--data={data}", *options], name="electra pretrain").seconds
+
+
+def facts(point: Point) -> dict[str, Any]:
+    """What is known of a point without measuring it."""
+    step = point.step(steps=1)
+    memory = needed_memory(point)
+    return {
+        "tokens": point.batch_size * point.seq_length,
+        "flops_per_step": pretraining.flops_per_step(step),
+        "needed": {**dataclasses.asdict(memory), "total": memory.total},
+    }
+
+
+def needed_memory(point: Point) -> Memory:
+    """What each of the processes cannot do without."""
+    objective, encoder = pretraining.sizes(point.step(steps=1))
+    precision = devices.choose_precision("auto", torch.device("cpu"), World())
+    return training_memory(
+        encoders_of(objective, encoder),
+        parameters=sum(count_parameters(objective, encoder, length=point.seq_length).values()),
+        rows=point.batch_size // point.processes,
+        length=point.seq_length,
+        mask_prob=objective.masking.mask_prob,
+        number_size=4 if precision == "fp32" else 2,
+        attention="plain",
+    )
+
+
+def described(point: Point) -> str:
+    """For a person."""
+    together = f", {point.processes} processes" if point.processes > 1 else ""
+    rows = f"{point.batch_size} x {point.seq_length} tokens"
+    return f"ELECTRA-{point.size}, {rows}, vocabulary {point.vocab_size:,}{together}"

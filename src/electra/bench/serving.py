@@ -1,0 +1,218 @@
+"""Our classifier at work beside transformers' pipeline: the same weights, texts like SST-2's.
+
+predict   `Model.classify` of all texts at once, which `electra predict` is made of: batches by length
+batches   the same, given as many texts at a time as the pipeline: nothing is known of the others
+server    `electra serve` in a process of its own, asked by several clients that keep their connections, as
+          many texts a request as the pipeline has in a batch
+pipeline  transformers' pipeline("text-classification", batch_size=...)
+"""
+
+import http.client
+import json
+import re
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from electra import files
+from electra.bench.peak import encoder_products
+from electra.bench.processes import ELECTRA, MemoryWatch
+from electra.bench.turns import Contest, Step, Turn, chosen, time_steps
+from electra.errors import InputError, import_extra
+from electra.model.encoder import Encoder, initialise
+from electra.model.sizes import EncoderConfig, transformers_obstacle
+from electra.seeds import numpy_generator, torch_generator
+from electra.ship.loading import load
+from electra.tasks import encoders
+from electra.tasks.classification import Classification
+from electra.tasks.glue import load_glue
+from electra.tasks.layout import FineTuned, save_model
+from electra.tasks.model import TaskModel
+from electra.tasks.text_examples import TextExample
+from electra.text import builtin
+from electra.text import tokenizer as tokenizers
+from electra.text.builtin import Source
+from electra.text.tokenizer import TokenizerConfig
+from electra.train import devices
+
+CONTESTANTS = ("predict", "batches", "server", "pipeline")
+_MODEL, _TEXTS = "model", "texts.json"
+_MAX_LENGTH, _VOCAB_SIZE = 128, 8192
+_WORDS_SHAPE, _WORDS_SCALE, _LONGEST = 4.9, 4.0, 47
+"""Of a gamma distribution of words, with the mean and the spread of SST-2's dev texts, and their most."""
+_WARMUP_PASSES = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeBenchConfig:
+    """Classifying texts."""
+
+    model: str | None = None
+    """Folder of a fine-tuned classifier; without it, one with random weights."""
+    data: str | None = None
+    """Folder of SST-2, for its dev texts; without it, texts of like lengths out of Python's documentation."""
+    size: Literal["tiny", "small", "base"] = "small"
+    """Size of the model with random weights."""
+    texts: int = 872
+    """How many texts to classify."""
+    batch_size: int = 32
+    """Texts of the pipeline's batches and of a request."""
+    clients: int = 4
+    """Connections that ask the server at the same time."""
+    repeats: int = 3
+    """Turns of each contestant."""
+    passes: int = 2
+    """Timed passes over all texts of a turn, after one that is not timed."""
+
+    def __post_init__(self) -> None:
+        for key in ("texts", "batch_size", "clients", "repeats", "passes"):
+            if getattr(self, key) < 1:
+                raise InputError(f"serve.{key} is {getattr(self, key)}, expected 1 or more")
+
+
+def contest(settings: ServeBenchConfig, folder: Path) -> Contest:
+    """What is measured; texts, and a model if none is given, are put into the folder."""
+    texts = dev_texts(settings)
+    files.write_json(folder / _TEXTS, texts)
+    if settings.model is None:
+        write_model(folder / _MODEL, texts, settings)
+    model = load(model_folder(settings, folder))
+    if "classify" not in model.abilities or model.tuned is None:
+        raise InputError(
+            f"serve.model is {settings.model}, which cannot classify: give a fine-tuned classifier"
+        )
+    config = model.tuned.model.encoder.config
+    obstacle = transformers_obstacle(config)
+    left_out = {} if obstacle is None else {"pipeline": obstacle}
+    tokens = round(model.tokenizer.encode(texts).lengths.mean() + 2) * settings.batch_size
+    return Contest(
+        title=f"classifying {len(texts)} texts, {settings.batch_size} at a time, {settings.clients} clients",
+        contestants=tuple(name for name in CONTESTANTS if name not in left_out),
+        ours=("predict", "batches", "server"),
+        left_out=left_out,
+        step="pass",
+        unit="texts",
+        units_per_step=len(texts),
+        products=encoder_products(config, tokens=tokens),
+        repeats=settings.repeats,
+    )
+
+
+def take_turn(settings: ServeBenchConfig, name: str, folder: Path) -> Turn:
+    """Classify all texts some times."""
+    texts: list[str] = files.read_json(folder / _TEXTS)
+    model, size = model_folder(settings, folder), settings.batch_size
+    pieces = [texts[first : first + size] for first in range(0, len(texts), size)]
+    if name == "server":
+        return server_turn(model, pieces, clients=settings.clients, passes=settings.passes)
+    ways: dict[str, Callable[[], Step]] = {
+        "predict": lambda: our_pass(model, [texts]),
+        "batches": lambda: our_pass(model, pieces),
+        "pipeline": lambda: pipeline_pass(model, texts, batch_size=size),
+    }
+    return time_steps(chosen(ways, name)(), count=settings.passes, warmup=_WARMUP_PASSES)
+
+
+def dev_texts(settings: ServeBenchConfig) -> list[str]:
+    """Real ones, or such of the same lengths."""
+    if settings.data is None:
+        return prose(settings.texts)
+    examples = load_glue("sst2", Path(settings.data)).examples("dev")
+    found = [example.text for example in examples if isinstance(example, TextExample)]
+    return found[: settings.texts]
+
+
+def prose(count: int) -> list[str]:
+    """Pieces of Python's own manual, which every installation carries, one after the other."""
+    manual = Source(
+        package="python",
+        version="",
+        root=Path(sysconfig.get_path("stdlib")),
+        files=("pydoc_data/topics.py",),
+    )
+    words = [word for passage in builtin.passages(sources=[manual]) for word in passage.text.split()]
+    drawn = numpy_generator(0, "lengths").gamma(_WORDS_SHAPE, _WORDS_SCALE, count)
+    ends = np.cumsum(np.clip(drawn.round(), 2, _LONGEST).astype(int))
+    pieces = np.split(np.resize(np.array(words), ends[-1]), ends[:-1])
+    return [" ".join(piece) for piece in pieces]
+
+
+def write_model(folder: Path, texts: Sequence[str], settings: ServeBenchConfig) -> None:
+    """A classifier with random weights, as `electra finetune` leaves one; transformers loads it too."""
+    tokenizer = tokenizers.train(texts, TokenizerConfig(vocab_size=_VOCAB_SIZE))
+    config = EncoderConfig.preset(settings.size, vocab_size=tokenizer.vocab_size)
+    model = TaskModel(Encoder(config), {"sst2": Classification(("negative", "positive"))})
+    initialise(model, std=config.initializer_range, generator=torch_generator(0, "bench"))
+    save_model(FineTuned(model=model, task="sst2", tokenizer=tokenizer, max_length=_MAX_LENGTH), folder)
+
+
+def model_folder(settings: ServeBenchConfig, folder: Path) -> Path:
+    """The given model, where transformers finds it too, or the one that was made."""
+    return folder / _MODEL if settings.model is None else encoders.model_folder(settings.model)
+
+
+def our_pass(folder: Path, pieces: Sequence[list[str]]) -> Step:
+    """The model in this process."""
+    devices.set_up_allocator()
+    model = load(folder)
+    return lambda: [model.classify(piece) for piece in pieces]
+
+
+def pipeline_pass(folder: Path, texts: list[str], *, batch_size: int) -> Step:
+    """transformers, as its documentation shows it."""
+    transformers = import_extra("transformers", extra="hf")
+    classify = transformers.pipeline("text-classification", model=str(folder), device="cpu")
+    return lambda: classify(texts, batch_size=batch_size, truncation=True, max_length=_MAX_LENGTH)
+
+
+def server_turn(folder: Path, pieces: Sequence[list[str]], *, clients: int, passes: int) -> Turn:
+    """The command in a process of its own, asked over loopback; its memory is the server's."""
+    bodies = [json.dumps({"texts": piece}).encode() for piece in pieces]
+    with running_server(folder) as (address, process), MemoryWatch(process.pid) as watch:
+        connections = [http.client.HTTPConnection(address, timeout=600) for _ in range(clients)]
+        with ThreadPoolExecutor(clients) as pool:
+            shares = [bodies[number::clients] for number in range(clients)]
+            turn = time_steps(
+                lambda: list(pool.map(ask, connections, shares)), count=passes, warmup=_WARMUP_PASSES
+            )
+        for connection in connections:
+            connection.close()
+    return turn._replace(memory=watch.most)
+
+
+def ask(connection: http.client.HTTPConnection, bodies: Sequence[bytes]) -> None:
+    """One request after the other, on one connection."""
+    for body in bodies:
+        connection.request("POST", "/classify", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != http.client.OK:
+            raise InputError(
+                f"electra serve answered {response.status}: {answer[:200].decode(errors='replace')}"
+            )
+
+
+@contextmanager
+def running_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`electra serve` on a free port: its host and port, and its process."""
+    words = [*ELECTRA, "serve", f"--model={folder}", "--port=0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if found := re.search(r"http://\S+", line):
+                    yield urlsplit(found[0]).netloc, process
+                    break
+            else:
+                raise InputError("electra serve ended before it had an address: what it said stands above")
+        finally:
+            process.terminate()
+            process.wait()

@@ -1,0 +1,106 @@
+"""What was measured -> tables for a person."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from electra.bench import peak
+
+
+def contest_table(result: Mapping[str, Any]) -> str:
+    """Medians, spread, ratios and share of the peak."""
+    seconds: Mapping[str, list[float]] = result["seconds"]
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    rows = [
+        (
+            "",
+            f"s/{result['step']}",
+            "(min - max)",
+            f"{result['unit']}/s",
+            "of peak",
+            "memory",
+            *(f"{name} is" for name in result["ours"]),
+        )
+    ]
+    for name, median in medians.items():
+        rows.append(
+            (
+                name,
+                f"{median:.3f}",
+                f"({min(seconds[name]):.3f} - {max(seconds[name]):.3f})",
+                rate(result["units_per_step"] / median),
+                share(result, median),
+                gigabytes(result["memory"][name]),
+                *(f"{median / medians[our]:.2f} x" for our in result["ours"]),
+            )
+        )
+    left_out = [f"  {name} is left out: {reason}" for name, reason in result["left_out"].items()]
+    head = [result["title"], peak.describe(result["peak"]), ""]
+    return "\n".join([*head, *aligned(rows), *left_out])
+
+
+def growth_tables(result: Mapping[str, Any]) -> str:
+    """A table for each axis, and the start-up of each size."""
+    lines = [result["title"], peak.describe(result["peak"])]
+    for axis, values in result["axes"].items():
+        rows: list[tuple[str, ...]] = [
+            (axis, "s/step", "(min - max)", "tokens/s", "of peak", "memory", "libraries", "needed", "ratio")
+        ]
+        points = [point_on(result, axis, value) for value in values]
+        rows += [(str(point[axis]), *point_cells(result, point)) for point in points]
+        lines += ["", *aligned(rows)]
+    starts = ", ".join(f"{size} {seconds:.1f} s" for size, seconds in result["start_up"].items())
+    return "\n".join([*lines, "", f"  from `electra pretrain` to the end of its first step: {starts}"])
+
+
+def point_on(result: Mapping[str, Any], axis: str, value: Any) -> Mapping[str, Any]:
+    """The point of an axis: all else is as in the base."""
+    wanted = {**result["base"], axis: value}
+    return next(point for point in result["points"] if all(point[key] == wanted[key] for key in wanted))
+
+
+def memory_ratio(point: Mapping[str, Any]) -> float | None:
+    """What a process holds beyond its libraries, as a multiple of what it cannot do without."""
+    if point["memory"] is None:
+        return None
+    return float(point["memory"] - point["libraries"]) / float(point["needed"]["total"])
+
+
+def point_cells(result: Mapping[str, Any], point: Mapping[str, Any]) -> tuple[str, ...]:
+    """The figures of a point."""
+    median, ratio = statistics.median(point["seconds"]), memory_ratio(point)
+    return (
+        f"{median:.3f}",
+        f"({min(point['seconds']):.3f} - {max(point['seconds']):.3f})",
+        rate(point["tokens"] / median),
+        share({**point, "peak": result["peak"]}, median),
+        gigabytes(point["memory"]),
+        gigabytes(point["libraries"]),
+        gigabytes(point["needed"]["total"]),
+        "–" if ratio is None else f"{ratio:.2f}",
+    )
+
+
+def share(result: Mapping[str, Any], seconds: float) -> str:
+    """Of the machine's peak, in work that cannot be avoided."""
+    flops = result["flops_per_step"]
+    return f"{flops / seconds / peak.best_flops(result['peak']):.0%}" if flops else "–"
+
+
+def rate(value: float) -> str:
+    """A number per second: small ones with a decimal."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def gigabytes(count: float | None) -> str:
+    """Bytes, short."""
+    return "–" if count is None else f"{count / 1e9:.2f} GB"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Cells in columns, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  " + "   ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in rows
+    ]
