@@ -19,6 +19,8 @@ VERBS = {
     "evaluate": "fine-tuned model + labelled data -> scores",
     "predict": "fine-tuned model + data -> predictions, submission files",
     "import": "models of transformers or of the original TensorFlow code -> ours, to use or to train on",
+    "export": "a model -> a folder for transformers or ONNX (fp32, int8), with a model card",
+    "serve": "a model -> an HTTP API, and a page to play the game of the paper",
     "bench": "our speed beside the alternatives and the machine's own peak, in one run",
     "report": "run folders -> one page with curves, health and samples",
 }

@@ -1,0 +1,136 @@
+import json
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from electra import cli
+from electra.errors import InputError
+from electra.run.serve import is_loopback, main, read_key
+from electra.ship import listening
+
+running = runpy.run_path(str(Path(__file__).parents[1] / "ship" / "running.py"))
+ask, connect, read_answer, wait_until = (
+    running[name] for name in ("ask", "connect", "read_answer", "wait_until")
+)
+START = "import sys; from electra import cli; sys.exit(cli.main(sys.argv[1:]))"
+
+
+def test_what_is_under_way_is_answered_before_the_end(whole, tmp_path):
+    (tmp_path / "key").write_text("abc-123\n")
+    words = ["serve", "--model", str(whole), "--port", "0", "--api_key_file", str(tmp_path / "key")]
+    command = [sys.executable, "-c", START, *words]
+    body = json.dumps({"texts": ["hello"]}).encode()
+    head = (
+        "POST /detect HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer abc-123\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            url = process.stdout.readline().split()[0]
+            wait_until(lambda: ask(url, "/health/ready").status == 200)
+            assert ask(url, "/model").status == 401
+            with connect(url) as connection:
+                connection.sendall(head.encode() + body[:5])
+                # So that the first part has been read when the signal comes.
+                assert ask(url, "/health/live").status == 200
+                process.send_signal(signal.SIGTERM)
+                wait_until(lambda: is_refused(url))
+                assert process.poll() is None
+                connection.sendall(body[5:])
+                answer = read_answer(connection)
+            assert process.wait(60) == cli.OK
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+    assert answer.status == 200
+    assert answer.content["results"][0]["text"] == "hello"
+
+
+def is_refused(url):
+    """Whether nobody accepts connections any more."""
+    try:
+        connect(url).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The servers that would run; `main` comes back at once."""
+    found = []
+    monkeypatch.setattr(listening.Server, "run", lambda server, sockets: found.append((server, sockets)))
+    return found
+
+
+def test_one_line_says_where_and_what(whole, served, capsys):
+    main(["--model", str(whole), "--port", "0", "--queue_size", "3"])
+    printed = capsys.readouterr()
+    (line,) = printed.out.splitlines()
+    assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d+  can embed, detect, fill, corrupt  .*", line)
+    assert printed.err == ""
+    ((server, sockets),) = served
+    assert server.config.timeout_graceful_shutdown == 30
+    assert len(sockets) == 1
+
+
+def test_others_are_let_in_with_a_warning(whole, served, capsys):
+    main(["--model", str(whole), "--port", "0", "--host", "0.0.0.0"])
+    assert "warning: anyone who can reach 0.0.0.0" in capsys.readouterr().err
+
+
+def test_with_a_key_there_is_nothing_to_warn_of(whole, served, capsys, tmp_path):
+    (tmp_path / "key").write_text("abc-123")
+    main(["--model", str(whole), "--port=0", "--host=0.0.0.0", f"--api_key_file={tmp_path / 'key'}"])
+    assert capsys.readouterr().err == ""
+
+
+def test_a_port_that_is_taken_is_an_input_error(whole):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=rf"port {port}: Address already in use.*--port 0"):
+            main(["--model", str(whole), "--port", str(port)])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give --model DIR"),
+        (["--model", "nowhere", "--port", "0"], "nowhere"),
+        (["--model", "m", "--port", "65536"], "port is 65536"),
+        (["--model", "m", "--queue_size", "0"], "queue_size is 0"),
+        (["--model", "m", "--host", "no such host"], "cannot listen on no such host"),
+        (["--model", "m", "--api_key_file", "nowhere"], "api_key_file"),
+        (["--model", "m", "--engine", "abacus"], "engine"),
+    ],
+)
+def test_bad_settings_are_named(words, message):
+    with pytest.raises(InputError, match=message):
+        main(words)
+
+
+@pytest.mark.parametrize("content", ["", " \n", "two words", "schlüssel", "a\nb"])
+def test_a_key_that_no_header_can_carry_is_refused(tmp_path, content):
+    (tmp_path / "key").write_text(content)
+    with pytest.raises(InputError, match="must hold one key"):
+        read_key(tmp_path / "key")
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(InputError, match=r"electra\[serve\]"):
+        main(["--model", "anything"])
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("example.org", False)],
+)
+def test_loopback_is_known(host, expected):
+    assert is_loopback(host) is expected
