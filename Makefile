@@ -35,7 +35,7 @@ clean:  ## remove what these commands made
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "electra needs Python 3.11 or newer")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[report,tasks]'
+	$(PIP) --editable '.[report,tasks,serve]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

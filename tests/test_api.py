@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import electra
 from electra.errors import InputError
 
+README = Path(__file__).parents[1] / "README.md"
 SENTENCE = "the old river was in a small city and the new model is fast to read of large mountain water"
 
 
@@ -42,19 +44,19 @@ def test_a_command_and_a_package_may_have_one_name():
     assert callable(electra.pretrain)
 
 
-def test_from_a_folder_of_text_to_answers(corpus, tmp_path, capsys):
+def test_from_a_folder_of_text_to_answers(corpus, tmp_path, monkeypatch, capsys):
     data = electra.prepare(
         corpus=[corpus], out=tmp_path / "DATA", vocab_size=300, seq_length=32, valid_fraction=0.1, workers=1
     )
     run = electra.pretrain(
         data=data,
-        out=tmp_path / "RUN",
+        out=tmp_path / "run",
         model={"size": "tiny", "hidden_size": 32, "embedding_size": 16, "intermediate_size": 64},
         generator={"width": 0.5},
         train={"steps": 4, "batch_size": 8, "learning_rate": 1e-3, "device": "cpu"},
         checkpoint={"save_every": 4},
     )
-    assert (data, run) == (tmp_path / "DATA", tmp_path / "RUN")
+    assert (data, run) == (tmp_path / "DATA", tmp_path / "run")
     model = electra.load(run)
     assert model.abilities == ("embed", "detect", "fill", "corrupt")
     (answer,) = model.detect(["The old river was in a small city."])
@@ -64,7 +66,7 @@ def test_from_a_folder_of_text_to_answers(corpus, tmp_path, capsys):
         model=run,
         task="csv",
         data=write_task(tmp_path),
-        out=tmp_path / "OUT",
+        out=tmp_path / "classifier",
         seeds=1,
         own={"text": "sentence", "label": "verdict"},
         train={"epochs": 1, "batch_size": 8, "device": "cpu"},
@@ -76,6 +78,9 @@ def test_from_a_folder_of_text_to_answers(corpus, tmp_path, capsys):
     assert electra.pretrain(data=data, out=run, config=run / "config.yaml") == run
     assert (run / "final" / "manifest.json").read_bytes() == before
     assert "by what was held out" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    (program,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(program, "README.md", "exec"), {})
 
 
 def write_task(folder: Path) -> Path:

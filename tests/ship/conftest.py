@@ -12,6 +12,8 @@ from electra.pretrain.export import export_networks
 from electra.pretrain.inputs import TokenFacts
 from electra.pretrain.objectives import build_objective
 from electra.seeds import python_random, torch_generator
+from electra.ship.onnx import export_onnx
+from electra.tasks.families import describe_family
 from electra.tasks.layout import FineTuned, save_model
 from electra.tasks.model import TaskModel
 from electra.text import tokenizer as tokenizers
@@ -109,3 +111,37 @@ def make_tuned(tmp_path_factory, tokenizer, tiny_config):
         return tuned, folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tuned_once(make_tuned):
+    """`tuned_once(family)`: the same, made once for all tests."""
+    made = {}
+
+    def make(family):
+        key = repr(describe_family(family))
+        if key not in made:
+            made[key] = make_tuned(family)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def export_once(tmp_path_factory):
+    """`export_once(source, part=..., precision=...)`: a folder for onnxruntime and its check.
+
+    A graph takes seconds to trace, so that each is made once for all tests.
+    """
+    made = {}
+
+    def export(source, *, part="discriminator", precision="fp32"):
+        key = (source, part, precision)
+        if key not in made:
+            folder = tmp_path_factory.mktemp("onnx") / "model"
+            folder.mkdir()
+            check = export_onnx(source, folder, part=part, precision=precision, max_length=None)
+            made[key] = folder, check
+        return made[key]
+
+    return export

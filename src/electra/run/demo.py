@@ -56,7 +56,11 @@ def main(arguments: Sequence[str]) -> None:
     call(["finetune", "--model", run, *task, "--out", str(out / "classifier")])
     call(["finetune", "--model", "none", "--like", run, *task, "--out", str(out / "control")])
     print(f"\n{comparison(out)}")
-    print("\nOpen the reports in a browser. On your own text, the same commands with --corpus FOLDER.")
+    print(
+        "\nOpen the reports in a browser. On your own text, the same commands with --corpus FOLDER.\n"
+        "Play against the discriminator, and see what it suspects, on a page of its own:\n"
+        f"  electra serve --model {run}        then open http://127.0.0.1:8000"
+    )
 
 
 def call(command: Sequence[str]) -> None:

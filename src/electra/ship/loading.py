@@ -1,6 +1,6 @@
-"""A run, a folder of transformers or a fine-tuned model -> `Model`, with all that is found there.
+"""A run, a folder of transformers, a fine-tuned or exported model -> `Model`, with all that is found there.
 
-Read are safetensors and JSON from the disk: nothing is unpickled, downloaded, or run.
+Read are safetensors, JSON and graphs of ONNX from the disk: nothing is unpickled, downloaded, or run.
 """
 
 import dataclasses
@@ -15,18 +15,20 @@ from torch import Tensor, nn
 from electra import files
 from electra.errors import InputError
 from electra.model import names
-from electra.model.encoder import Encoder
 from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.names import Part
+from electra.model.sizes import EncoderConfig
+from electra.ship import onnx_engine
 from electra.ship.model import Model
+from electra.ship.onnx_engine import OnnxEncoder, OnnxFacts, is_onnx
 from electra.ship.pretrained import Discriminator, Generator
 from electra.ship.reading import Reader
 from electra.ship.texts import SharedTokenizer
 from electra.tasks import encoders, layout
 from electra.tasks.encoders import CONFIG, OWN_LAYOUT
 
-Engine = Literal["torch"]
-"""What computes."""
+Engine = Literal["torch", "onnx"]
+"""What computes hidden states: torch, or onnxruntime from what `electra export --to onnx` made."""
 
 HEADS: dict[Part, type[DiscriminatorHead] | type[GeneratorHead]] = {
     "discriminator": DiscriminatorHead,
@@ -42,18 +44,33 @@ def load(
     path: str | Path, *, device: str = "cpu", engine: Engine = "torch", max_length: int | None = None
 ) -> Model:
     """The model in a folder: a run of `electra pretrain`, what it left in RUN/final, a folder of transformers
-    with an ELECTRA or an encoder of BERT's shape, or what `electra finetune` made.
+    with an ELECTRA or an encoder of BERT's shape, what `electra finetune` made, or, by the engine onnx, what
+    `electra export --to onnx` made of one of them.
 
     `device`: cpu, cuda, cuda:1, mps, or auto for the fastest there is. `max_length`: tokens to read at once;
     by default as many as in training, as far as that is known, or as the encoder can.
     """
     if engine not in get_args(Engine):
         raise InputError(f"engine is {engine!r}, expected one of {', '.join(get_args(Engine))}")
-    place = choose_device(device)
+    place = choose_device("cpu" if (device, engine) == ("auto", "onnx") else device)
     folder = encoders.model_folder(str(path))
+    check_engine(folder, engine, place)
     if layout.TASK_KEY in encoders.read_values(folder):
         return load_tuned(str(path), folder, place, max_length=max_length)
     return load_pretrained(str(path), folder, place, max_length=max_length)
+
+
+def check_engine(folder: Path, engine: Engine, device: torch.device) -> None:
+    """Refuse a folder that was written for the other engine."""
+    if engine == "torch" and is_onnx(folder):
+        raise InputError(f'{folder} was exported to ONNX: load it with engine="onnx" (--engine onnx)')
+    if engine == "onnx" and not is_onnx(folder):
+        raise InputError(
+            f"{folder} was not exported to ONNX: `electra export --model {folder} --to onnx --out DIR` makes "
+            "a folder for this engine"
+        )
+    if engine == "onnx" and device.type != "cpu":
+        raise InputError(f"device is {device}, but the engine onnx computes on the CPU only: use cpu or auto")
 
 
 def choose_device(name: str) -> torch.device:
@@ -74,10 +91,10 @@ def choose_device(name: str) -> torch.device:
 
 def load_tuned(path: str, folder: Path, device: torch.device, *, max_length: int | None) -> Model:
     """A model with the head of its task."""
-    tuned = layout.load_model(folder)
+    tuned = onnx_engine.load_tuned(folder) if is_onnx(folder) else layout.load_model(folder)
     tuned.model.to(device)
     encoder = tuned.model.encoder
-    length = reading_length(encoder, max_length, known=tuned.max_length)
+    length = reading_length(encoder.config, max_length, known=tuned.max_length)
     tuned = dataclasses.replace(tuned, tokenizer=SharedTokenizer.read(folder), max_length=length)
     reader = Reader(encoder=encoder, tokenizer=tuned.tokenizer, max_length=length, device=device)
     return Model(path=path, reader=reader, vector_size=encoder.config.hidden_size, tuned=tuned)
@@ -87,15 +104,19 @@ class Network(NamedTuple):
     """An encoder with its head, which is None if the folder has none for its part."""
 
     reader: Reader
-    encoder: Encoder
+    config: EncoderConfig
     head: nn.Module | None
+    word_embeddings_VE: Tensor | None
+    """What a generator's head is tied to."""
 
 
 def load_pretrained(path: str, folder: Path, device: torch.device, *, max_length: int | None) -> Model:
     """An encoder with its head of pre-training, and its partner, if it has one."""
     facts, tokenizer = run_facts(folder), SharedTokenizer.read(folder)
     networks = [
-        load_network(place, tokenizer, device, max_length=max_length, facts=facts)
+        load_onnx_network(place, tokenizer, device, max_length=max_length)
+        if is_onnx(place)
+        else load_network(place, tokenizer, device, max_length=max_length, facts=facts)
         for place in (folder, *partner(folder, tokenizer))
     ]
     heads: dict[str, Any] = {}
@@ -104,12 +125,12 @@ def load_pretrained(path: str, folder: Path, device: torch.device, *, max_length
             case DiscriminatorHead():
                 heads["discriminator"] = Discriminator(reader=network.reader, head=network.head)
             case GeneratorHead():
-                table = network.encoder.embeddings.word_embeddings.weight
+                assert network.word_embeddings_VE is not None
                 heads["generator"] = Generator(
-                    reader=network.reader, head=network.head, word_embeddings_VE=table
+                    reader=network.reader, head=network.head, word_embeddings_VE=network.word_embeddings_VE
                 )
     own = networks[0]
-    return Model(path=path, reader=own.reader, vector_size=own.encoder.config.hidden_size, **heads)
+    return Model(path=path, reader=own.reader, vector_size=own.config.hidden_size, **heads)
 
 
 def load_network(
@@ -133,9 +154,20 @@ def load_network(
     ) != "electric":
         head = HEADS[part](encoder.config).to(device).eval()
         encoders.copy_state(state, head, where=str(folder))
-    length = reading_length(encoder, max_length, known=facts.get(SEQ_LENGTH))
+    length = reading_length(encoder.config, max_length, known=facts.get(SEQ_LENGTH))
     reader = Reader(encoder=encoder.to(device).eval(), tokenizer=tokenizer, max_length=length, device=device)
-    return Network(reader, encoder, head)
+    return Network(reader, encoder.config, head, encoder.embeddings.word_embeddings.weight)
+
+
+def load_onnx_network(
+    folder: Path, tokenizer: SharedTokenizer, device: torch.device, *, max_length: int | None
+) -> Network:
+    """The same, where the encoder is a graph."""
+    encoder = OnnxEncoder.read(folder)
+    encoders.load_tokenizer(folder, encoder.config)
+    length = reading_length(encoder.config, max_length, known=OnnxFacts.read(folder).max_length)
+    reader = Reader(encoder=encoder, tokenizer=tokenizer, max_length=length, device=device)
+    return Network(reader, encoder.config, *onnx_engine.load_head(folder, encoder.config))
 
 
 def run_facts(folder: Path) -> dict[str, Any]:
@@ -160,7 +192,7 @@ def partner(folder: Path, tokenizer: SharedTokenizer) -> list[Path]:
         return []
     # Networks of one run have one vocabulary; others only happen to lie side by side.
     is_of_same_run = SharedTokenizer.read(place).content_hash == tokenizer.content_hash
-    return [place] if is_of_same_run else []
+    return [place] if is_of_same_run and is_onnx(place) == is_onnx(folder) else []
 
 
 def is_encoder(folder: Path) -> bool:
@@ -186,9 +218,9 @@ def head_state(folder: Path, tensors: Mapping[str, Tensor], part: Part) -> dict[
     return {name.removeprefix(scope): tensor for name, tensor in tensors.items() if name.startswith(scope)}
 
 
-def reading_length(encoder: Encoder, given: int | None, *, known: int | None = None) -> int:
+def reading_length(config: EncoderConfig, given: int | None, *, known: int | None = None) -> int:
     """Tokens to read at once."""
-    longest = encoder.config.max_position_embeddings
+    longest = config.max_position_embeddings
     if given is not None and not SHORTEST <= given <= longest:
         raise InputError(
             f"max_length is {given}, expected {SHORTEST} to {longest}, which the encoder can read"

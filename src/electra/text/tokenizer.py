@@ -211,6 +211,8 @@ class Tokenizer:
         settings: dict[str, Any] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            # As here "[MASK]" in a text is text, but for a call with split_special_tokens=False.
+            "split_special_tokens": True,
             **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
         }
         if facts["algorithm"] == "wordpiece" and facts["case"] != "custom":
