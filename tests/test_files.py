@@ -1,3 +1,5 @@
+import stat
+
 import pytest
 
 from electra import files
@@ -44,6 +46,15 @@ def test_every_flipped_bit_of_the_manifest_is_found(sealed):
             path.write_bytes(broken)
             with pytest.raises(InputError, match=r"manifest\.json"):
                 files.read_manifest(sealed, kind="thing")
+
+
+def test_whoever_may_read_new_files_may_read_a_sealed_folder(tmp_path):
+    for name in ("ours.bin", "new.bin"):
+        (tmp_path / name).write_bytes(b"weights")
+    (tmp_path / "ours.bin").chmod(0o600)
+    files.write_manifest(tmp_path, {"kind": "thing"})
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert set(modes.values()) == {modes["new.bin"]}
 
 
 def test_truncated_missing_and_additional_files_are_named(sealed):

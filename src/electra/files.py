@@ -15,6 +15,15 @@ from typing import IO, Any
 
 from electra.errors import InputError
 
+
+def _mode_of_new_files() -> int:
+    # There is no way to ask for the mask but to set it; at import no other thread makes files.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+_NEW_FILE = _mode_of_new_files()
 MANIFEST = "manifest.json"
 
 
@@ -70,12 +79,15 @@ def read_json(path: Path) -> Any:
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
     """Seal a folder: `facts`, and size and checksum of every file in it, the manifest's own included."""
-    files = {
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST]
+    for path in paths:
+        # safetensors lets only the owner read, and a server may run as somebody else: as for any new file.
+        path.chmod(_NEW_FILE)
+    sizes = {
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / MANIFEST
+        for path in paths
     }
-    content = {**facts, "files": files}
+    content = {**facts, "files": sizes}
     write_json(
         folder / MANIFEST, {**content, "manifest_sha256": hashlib.sha256(to_json(content)).hexdigest()}
     )

@@ -35,8 +35,6 @@ from electra.text.tokenizer import Tokenizer
 from electra.text.tokenizer_files import SETTINGS_FILE
 
 KIND = "exported model"
-TOKENIZER_LENGTH = "model_max_length"
-"""Key of tokenizer_config.json: tokens to which transformers cuts a text, if it is asked to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +68,9 @@ class Source:
     def max_length(self) -> int:
         """Tokens to read at once: as many as in training, as far as that is known, or as the encoder can."""
         longest = self.config.max_position_embeddings
-        settings = self.folder / SETTINGS_FILE
-        of_tokenizer = files.read_json(settings).get(TOKENIZER_LENGTH) if settings.is_file() else None
         trained = self.about.get("max_length") or self.run.get(loading.SEQ_LENGTH)
         # Tokenizers that know no limit tell a number of thirty digits.
-        return min(trained or of_tokenizer or longest, longest)
+        return min(trained or loading.length_of_tokenizer(self.folder) or longest, longest)
 
 
 def find_source(path: str, *, part: Role | None = None) -> Source:
@@ -189,4 +185,4 @@ def set_tokenizer(folder: Path, source: Source) -> None:
     if source.part == "generator":
         # Else fill-mask, all that it is for, would find no "[MASK]" in any text.
         settings["split_special_tokens"] = False
-    files.write_json(folder / SETTINGS_FILE, {**settings, TOKENIZER_LENGTH: source.max_length})
+    files.write_json(folder / SETTINGS_FILE, {**settings, loading.TOKENIZER_LENGTH: source.max_length})

@@ -26,6 +26,7 @@ from electra.ship.reading import Reader
 from electra.ship.texts import SharedTokenizer
 from electra.tasks import encoders, layout
 from electra.tasks.encoders import CONFIG, OWN_LAYOUT
+from electra.text.tokenizer_files import SETTINGS_FILE
 
 Engine = Literal["torch", "onnx"]
 """What computes hidden states: torch, or onnxruntime from what `electra export --to onnx` made."""
@@ -37,6 +38,8 @@ HEADS: dict[Part, type[DiscriminatorHead] | type[GeneratorHead]] = {
 SEQ_LENGTH = "seq_length"
 """Fact of a run's manifest: the tokens of a row in pre-training."""
 SHORTEST = 8
+TOKENIZER_LENGTH = "model_max_length"
+"""Key of tokenizer_config.json: tokens to which transformers cuts a text, if it is asked to."""
 WORD_TABLE = "electra.embeddings.word_embeddings.weight"
 
 
@@ -154,7 +157,8 @@ def load_network(
     ) != "electric":
         head = HEADS[part](encoder.config).to(device).eval()
         encoders.copy_state(state, head, where=str(folder))
-    length = reading_length(encoder.config, max_length, known=facts.get(SEQ_LENGTH))
+    known = facts.get(SEQ_LENGTH) or length_of_tokenizer(folder)
+    length = reading_length(encoder.config, max_length, known=known)
     reader = Reader(encoder=encoder.to(device).eval(), tokenizer=tokenizer, max_length=length, device=device)
     return Network(reader, encoder.config, head, encoder.embeddings.word_embeddings.weight)
 
@@ -216,6 +220,13 @@ def head_state(folder: Path, tensors: Mapping[str, Tensor], part: Part) -> dict[
         )
     scope = f"{part}_head."
     return {name.removeprefix(scope): tensor for name, tensor in tensors.items() if name.startswith(scope)}
+
+
+def length_of_tokenizer(folder: Path) -> int | None:
+    """Tokens of a row as `electra export` notes them for transformers; None if they are unknown."""
+    settings = folder / SETTINGS_FILE
+    length: int | None = files.read_json(settings).get(TOKENIZER_LENGTH) if settings.is_file() else None
+    return length
 
 
 def reading_length(config: EncoderConfig, given: int | None, *, known: int | None = None) -> int:

@@ -17,11 +17,11 @@ from electra.model.heads import GeneratorHead
 from electra.ship.importing import ARCHITECTURES, Role
 from electra.ship.loading import load
 from electra.ship.onnx_check import OnnxCheck, check_graph
-from electra.ship.onnx_engine import MODEL_FILE, ONNX_KEY, WORD_TABLE, OnnxFacts
+from electra.ship.onnx_engine import ONNX_KEY, WORD_TABLE, OnnxFacts
 from electra.ship.onnx_graph import Graph, write_fp32, write_int8
 from electra.ship.reading import Reader
 from electra.tasks import encoders
-from electra.tasks.encoders import CONFIG
+from electra.tasks.encoders import CONFIG, GRAPH
 from electra.tasks.layout import HEAD_WEIGHTS, TASK_KEY
 
 Precision = Literal["fp32", "int8"]
@@ -45,9 +45,9 @@ def export_onnx(
     """
     folder, reader, graph = choose(source, part, max_length=max_length)
     write = {"fp32": write_fp32, "int8": write_int8}[precision]
-    write(graph, out / MODEL_FILE)
+    write(graph, out / GRAPH)
     check = check_graph(
-        out / MODEL_FILE, graph, reader.tokenizer, precision=precision, max_length=reader.max_length
+        out / GRAPH, graph, reader.tokenizer, precision=precision, max_length=reader.max_length
     )
     facts = OnnxFacts(part=part, precision=precision, max_length=reader.max_length, outputs=check.outputs)
     values = {**config_of(folder, part), ONNX_KEY: dataclasses.asdict(facts)}

@@ -25,12 +25,11 @@ from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.sizes import EncoderConfig
 from electra.ship.importing import Role
 from electra.tasks import encoders
-from electra.tasks.encoders import CONFIG
+from electra.tasks.encoders import CONFIG, GRAPH
 from electra.tasks.families import build_family
 from electra.tasks.layout import HEAD_WEIGHTS, TASK_KEY, FineTuned
 from electra.tasks.model import TaskModel
 
-MODEL_FILE = "model.onnx"
 ONNX_KEY = "electra_onnx"
 HIDDEN_STATES = "last_hidden_state"
 WORD_TABLE = "word_embeddings.weight"
@@ -92,7 +91,7 @@ class OnnxEncoder(nn.Module):
         check_intact(folder)
         # A run computes all outputs, asked for or not: a generator's are logits of the whole vocabulary.
         cut = OnnxFacts.read(folder).part == "generator"
-        session = open_session(folder / MODEL_FILE, only=HIDDEN_STATES if cut else None)
+        session = open_session(folder / GRAPH, only=HIDDEN_STATES if cut else None)
         return cls(session, encoders.read_config(folder))
 
     def forward(

@@ -27,6 +27,7 @@ RANDOM = "none"
 """In place of a model: an encoder that has learned nothing, to compare with."""
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+GRAPH = "model.onnx"
 OWN_LAYOUT = "electra-own"
 """The `model_type` of encoders that transformers cannot express."""
 _OWN_SCOPES = ("encoder.", "discriminator.", "generator.")
@@ -172,6 +173,11 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     elif (folder / INDEX).is_file():
         weight_map = files.read_json(folder / INDEX)["weight_map"]
         parts = sorted(set(weight_map.values()))
+    elif (folder / GRAPH).is_file():
+        raise InputError(
+            f"{folder} was exported to ONNX, and only its graph is there: name the folder it was made from. "
+            'For texts: electra.load(DIR, engine="onnx"), or electra serve --engine onnx'
+        )
     else:
         pickled = sorted(path.name for path in folder.glob("*.bin"))
         way_out = (

@@ -5,6 +5,7 @@ import torch
 from electra.model.encoder import initialise
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import ObjectiveName, PretrainConfig
+from electra.pretrain.frequencies import start_at_frequencies
 from electra.pretrain.inputs import TokenFacts
 from electra.pretrain.masking import Masker
 from electra.pretrain.objectives.adversarial import Adversarial
@@ -52,4 +53,6 @@ def build_objective(
     objective = OBJECTIVES[config.objective](config, encoder, masker, tokens)
     # On the CPU, so that all devices start from the same weights.
     initialise(objective, std=encoder.initializer_range, generator=torch_generator(seed, "initialise"))
+    if config.output_bias == "frequencies":
+        start_at_frequencies(objective, config, tokens)
     return objective.to(device)
