@@ -55,6 +55,9 @@ def test_the_demo_is_the_commands_a_person_would_type(commands, capsys, tmp_path
     assert shown.count("$ electra ") == 5
     assert "Which of 2 packages" in shown
     assert "pre-trained     62.5%   (50.0%, 75.0%, 62.5%)" in shown
+    # Both are the same here, so it is said that nothing was gained.
+    assert "do not pay on this task" in shown
+    assert f"electra serve --model {tmp_path / 'run'}" in shown
 
 
 def test_both_classifiers_differ_in_nothing_but_their_start(commands, tmp_path):

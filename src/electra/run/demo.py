@@ -89,13 +89,20 @@ def write_passages(path: Path) -> None:
 
 def comparison(out: Path) -> str:
     """The classifier from the pre-trained encoder beside the one that began with random weights."""
-    rows = []
+    rows, medians = [], []
     for folder, start in (("classifier", "pre-trained"), ("control", "random weights")):
         scores = files.read_json(out / folder / "scores.json")
         (split,) = scores["splits"].values()
         score = split["scores"][scores["main_score"]]
+        medians.append(score["median"])
         values = ", ".join(f"{value:.1%}" for value in score["values"])
         rows.append(f"  {start:<15} {score['median']:.1%}   ({values})")
+    pre_trained, random_weights = medians
+    if pre_trained <= random_weights:
+        rows.append(
+            "Minutes of pre-training do not pay on this task: single words give the packages away, and the\n"
+            "encoder has read too little to know more. Where every word gets a tag, they pay sooner."
+        )
     labels = len(scores["labels"])
     return "\n".join(
         [f"Which of {labels} packages does a passage come from? Accuracy, median of seeds:", *rows]
