@@ -111,6 +111,7 @@ def trace(graph: Graph, *, largest_copy: int) -> "torch.onnx.ONNXProgram":
     with quiet(), torch.no_grad():
         import_extra("onnx", extra="onnx")
         optimizer = import_extra("onnxscript.optimizer", extra="onnx")
+        passes = import_extra("onnx_ir.passes.common", extra="onnx")
         longest = graph.encoder.config.max_position_embeddings
         ids_BL = torch.zeros(2, max(2, min(8, longest // 2)), dtype=torch.long)
         example = (ids_BL, torch.ones_like(ids_BL), torch.zeros_like(ids_BL))
@@ -127,6 +128,8 @@ def trace(graph: Graph, *, largest_copy: int) -> "torch.onnx.ONNXProgram":
         assert program is not None
         # Queries, keys and values are one product, whose weights are joined here and not in each run.
         optimizer.optimize(program.model, input_size_limit=ANY_SIZE, output_size_limit=largest_copy)
+        # Torch notes at every operation which lines of which files made it: folders of whoever exports.
+        passes.ClearMetadataAndDocStringPass()(program.model)
     return program
 
 
