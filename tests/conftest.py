@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-# Test processes share the cores: with more threads than cores, OpenMP's waiting takes most of the time. Set
-# before torch is imported, and inherited by the commands that tests start.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Test processes share the cores: with more threads than cores, OpenMP's waiting takes most of the time. And
+# sums come out in the same order on each machine. Set before torch is imported, and inherited by the commands
+# that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(scope="session")

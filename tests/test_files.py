@@ -98,3 +98,16 @@ def test_a_lock_is_exclusive_and_freed(tmp_path):
         pass
     with files.locked(tmp_path / "lock", busy="busy"):
         pass
+
+
+def test_a_folder_appears_when_it_is_whole_in_place_of_an_older_one(tmp_path):
+    place = tmp_path / "thing"
+    with files.appearing_whole(place) as folder:
+        (folder / "a").write_text("first")
+        assert not place.exists()
+    with pytest.raises(ZeroDivisionError), files.appearing_whole(place) as folder:
+        (folder / "b").write_text(str(1 / 0))
+    assert (place / "a").read_text() == "first"
+    with files.appearing_whole(place) as folder:
+        (folder / "c").write_text("second")
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["thing", "thing/c"]

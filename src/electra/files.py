@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +76,21 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not readable JSON: {error}") from error
+
+
+@contextmanager
+def appearing_whole(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which gets its name when that is done, in place of one that had it."""
+    unfinished = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> None:

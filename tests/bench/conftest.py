@@ -1,19 +1,8 @@
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
 PEAK = {"fp32": 100e9, "bf16": 8e9, "copy": 10e9}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Small models are faster so."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

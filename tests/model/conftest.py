@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,15 +11,6 @@ from electra.model.sizes import EncoderConfig
 TINY = {"vocab_size": 100, "max_position_embeddings": 40}
 
 Build = Callable[[EncoderConfig, EncoderConfig], nn.ModuleDict]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """For tensors as small as these, waiting for other threads is most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

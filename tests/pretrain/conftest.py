@@ -110,12 +110,3 @@ def toy() -> Toy:
             max_position_embeddings=LONGEST,
         ),
     )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Small models are faster so, and sums come out in the same order on each machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

@@ -81,11 +81,8 @@ def prepare_small(folder: Path, *, seed: int) -> Path:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Small runs on small data, on one thread: small models are faster so."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield SmallRuns(prepare_small(tmp_path_factory.mktemp("text"), seed=0))
-    torch.set_num_threads(threads)
+    """Small runs on small data."""
+    return SmallRuns(prepare_small(tmp_path_factory.mktemp("text"), seed=0))
 
 
 @pytest.fixture(scope="session")

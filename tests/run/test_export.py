@@ -43,6 +43,19 @@ def facts_of(card, title):
     return dict(line.strip("| ").split(" | ") for line in found[1].splitlines())
 
 
+def test_what_is_there_already_is_not_written_over(whole, tmp_path):
+    words = ["--model", str(whole), "--to", "transformers", "--out"]
+    full, empty = tmp_path / "full", tmp_path / "empty"
+    full.mkdir()
+    (full / "note.txt").write_text("mine")
+    with pytest.raises(InputError, match="exists and is not empty"):
+        export.main([*words, str(full)])
+    assert [path.name for path in full.iterdir()] == ["note.txt"]
+    empty.mkdir()
+    export.main([*words, str(empty)])
+    assert (empty / "manifest.json").is_file()
+
+
 def test_the_card_of_a_run_tells_its_facts(whole, runs, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["--name", "River", "--license", "mit", "--language", "en", "de"]

@@ -1,5 +1,4 @@
 import dataclasses
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -24,15 +23,6 @@ SENTENCE = (
 )
 WORDS = SENTENCE.split()
 SAMPLE = [*WORDS, "don't stop , . ! ( ) - 한국어 🙂 Zürich naïve reading cities playing"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Small models are faster so, and sums come out in the same order on each machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")
@@ -145,3 +135,26 @@ def export_once(tmp_path_factory):
         return made[key]
 
     return export
+
+
+@pytest.fixture(name="assert_alike")
+def plain_data_comparison():
+    """Compares answers of a model."""
+    return assert_alike
+
+
+def assert_alike(found, expected):
+    """Equal but for the rounding that another batch or engine brings."""
+    assert type(found) is type(expected)
+    if isinstance(found, dict):
+        assert found.keys() == expected.keys()
+        for key in found:
+            assert_alike(found[key], expected[key])
+    elif isinstance(found, list | tuple):
+        assert len(found) == len(expected)
+        for pair in zip(found, expected, strict=True):
+            assert_alike(*pair)
+    elif isinstance(found, float):
+        assert found == pytest.approx(expected, abs=1e-5)
+    else:
+        assert found == expected

@@ -9,9 +9,9 @@ import transformers
 from safetensors.torch import load_file
 from transformers.utils import logging as transformers_logging
 
+from electra import files
 from electra.errors import InputError
 from electra.ship.exporting import (
-    appearing_whole,
     find_source,
     seal,
     set_tokenizer,
@@ -39,7 +39,7 @@ def loud(caplog):
 
 def export(path, out, *, part=None):
     source = find_source(str(path), part=part)
-    with appearing_whole(out) as folder:
+    with files.appearing_whole(out) as folder:
         write_transformers(source, folder)
         set_tokenizer(folder, source)
         seal(folder, source, {})
@@ -269,18 +269,6 @@ def test_damaged_weights_are_refused(run, tmp_path, part):
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(InputError, match="is damaged or missing"):
         find_source(str(copied), part=part)
-
-
-def test_a_folder_appears_when_it_is_whole(run, tmp_path):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "note.txt").write_text("mine")
-    with pytest.raises(InputError, match="exists and is not empty"):
-        export(run, tmp_path / "full")
-    with pytest.raises(FileNotFoundError), appearing_whole(tmp_path / "out") as folder:
-        shutil.copy(tmp_path / "nothing", folder)
-    assert [path.name for path in tmp_path.iterdir()] == ["full"]
-    (tmp_path / "empty").mkdir()
-    assert (export(run, tmp_path / "empty") / "manifest.json").is_file()
 
 
 def test_the_tokenizer_knows_how_much_is_read(make_run, make_tuned, tmp_path):

@@ -22,23 +22,6 @@ SLOW = pytest.mark.slow
 CLASSES = Classification(("bad", "fair", "good"))
 
 
-def assert_alike(found, expected):
-    """Equal but for rounding."""
-    assert type(found) is type(expected)
-    if isinstance(found, dict):
-        assert found.keys() == expected.keys()
-        for key in found:
-            assert_alike(found[key], expected[key])
-    elif isinstance(found, list | tuple):
-        assert len(found) == len(expected)
-        for pair in zip(found, expected, strict=True):
-            assert_alike(*pair)
-    elif isinstance(found, float):
-        assert found == pytest.approx(expected, abs=1e-5)
-    else:
-        assert found == expected
-
-
 @pytest.fixture(scope="module")
 def both(run, export_once, tmp_path_factory):
     """Both networks of a run, side by side."""
@@ -48,7 +31,7 @@ def both(run, export_once, tmp_path_factory):
     return folder
 
 
-def test_pre_trained_networks_say_the_same(run, both, make_text):
+def test_pre_trained_networks_say_the_same(run, both, make_text, assert_alike):
     ours, theirs = load(run), load(both / "discriminator", engine="onnx")
     assert theirs.abilities == ours.abilities == ("embed", "detect", "fill", "corrupt")
     texts = [*TEXTS, make_text(50), *(make_text(5 + number, seed=number) for number in range(6))]
@@ -61,7 +44,7 @@ def test_pre_trained_networks_say_the_same(run, both, make_text):
 
 
 @SLOW
-def test_other_positions_and_the_length_of_training(make_run, export_once, make_text):
+def test_other_positions_and_the_length_of_training(make_run, export_once, make_text, assert_alike):
     run = make_run(position_embedding_type="alibi", facts={"seq_length": 16})
     theirs = load(export_once(run)[0], engine="onnx")
     ours = load(run)
@@ -71,7 +54,7 @@ def test_other_positions_and_the_length_of_training(make_run, export_once, make_
 
 
 @SLOW
-def test_a_generator_alone_and_an_encoder_alone(run, export_once):
+def test_a_generator_alone_and_an_encoder_alone(run, export_once, assert_alike):
     assert load(export_once(run, part="generator")[0], engine="onnx").abilities == ("embed", "fill")
     encoder = load(export_once(run, part="encoder")[0], engine="onnx")
     assert encoder.abilities == ("embed",)
@@ -98,7 +81,7 @@ def ask(model, texts):
 @pytest.mark.parametrize(
     "name", ["classification", *(pytest.param(name, marks=SLOW) for name in METHODS if name[0] != "c")]
 )
-def test_fine_tuned_models_say_the_same(tuned_once, export_once, make_text, name):
+def test_fine_tuned_models_say_the_same(tuned_once, export_once, make_text, name, assert_alike):
     family, method = METHODS[name]
     _, folder = tuned_once(family)
     ours, theirs = load(folder), load(export_once(folder)[0], engine="onnx")
@@ -111,7 +94,7 @@ def test_fine_tuned_models_say_the_same(tuned_once, export_once, make_text, name
 
 
 @SLOW
-def test_evaluation_takes_it_for_any_other_model(tuned_once, export_once):
+def test_evaluation_takes_it_for_any_other_model(tuned_once, export_once, assert_alike):
     # A head without weights: where it computes must be known all the same.
     tuned, folder = tuned_once(Similarity(pooling="max"))
     theirs = load(export_once(folder)[0], engine="onnx").tuned

@@ -33,25 +33,8 @@ def predicted(tuned, *examples):
     return predict(tuned.model, tuned.task, examples, tuned.tokenizer, max_length=tuned.max_length)
 
 
-def assert_alike(found, expected):
-    """Equal but for the rounding that another batch brings."""
-    assert type(found) is type(expected) or {type(found), type(expected)} <= {int, float}
-    if isinstance(found, dict):
-        assert found.keys() == expected.keys()
-        for key in found:
-            assert_alike(found[key], expected[key])
-    elif isinstance(found, list | tuple):
-        assert len(found) == len(expected)
-        for pair in zip(found, expected, strict=True):
-            assert_alike(*pair)
-    elif isinstance(found, float):
-        assert found == pytest.approx(expected, abs=1e-5)
-    else:
-        assert found == expected
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-def test_texts_and_pairs_that_fit_are_judged_as_in_evaluation(make_tuned, family):
+def test_texts_and_pairs_that_fit_are_judged_as_in_evaluation(make_tuned, family, assert_alike):
     tuned, folder = make_tuned(FAMILIES[family])
     model = load(folder)
     assert model.abilities == ("embed", "classify")
@@ -123,7 +106,7 @@ def test_two_long_texts_meet_in_all_their_windows():
     assert sum(part.weight for part in found) == 30 * 30
 
 
-def test_similarity_is_the_cosine(make_tuned):
+def test_similarity_is_the_cosine(make_tuned, assert_alike):
     for pooling in ("mean", "cls"):
         tuned, folder = make_tuned(Similarity(pooling=pooling))
         model = load(folder)

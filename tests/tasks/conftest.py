@@ -1,7 +1,4 @@
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
@@ -12,15 +9,6 @@ from electra.text.tokenizer import Tokenizer, TokenizerConfig
 
 GOOD, BAD = ("fine", "lovely", "bright", "warm"), ("dull", "awful", "grey", "cold")
 FILLING = ("the", "film", "story", "was", "and", "music", "seemed", "rather", "to", "me", "day", "house")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Small models are faster so, and sums come out in the same order on each machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def opinions(count: int, *, seed: int = 0) -> list[TextExample]:

@@ -109,7 +109,7 @@ class PretrainConfig:
     """Weight of the loss of naming original tokens, in replace_mlm and all_tokens_mlm."""
     output_bias: Literal["zero", "frequencies"] = "zero"
     """Last biases of the heads at the start: zero as in the original, or such that they know how frequent
-    tokens and replacements are; helps where the text or the time is short."""
+    tokens and replacements are."""
     two_stage: TwoStageConfig = field(default_factory=TwoStageConfig)
     adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
 

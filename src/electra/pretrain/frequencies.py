@@ -1,8 +1,8 @@
 """Counts of tokens -> last biases of the heads that know from the start what needs no context.
 
 Adam moves a bias by about the learning rate in a step, and frequencies lie up to ten apart in logarithms.
-Where biases begin at zero, the hidden states carry for thousands of steps what is the same at every position;
-with a high rate, and little text, they lose all that differs (docs/log.md).
+Where biases begin at zero, the hidden states carry for a long time what is the same at every position. What
+that changes in a short run, and what not, is in docs/log.md.
 
 V tokens of the vocabulary.
 """

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from electra import config
+from electra import config, files
 from electra.errors import InputError
 from electra.ship.card import CARD, Given, Loaded, for_onnx, for_transformers, write_card
 from electra.ship.card_facts import ABOUT, EXPORT, EXPORT_SCORED, Facts, gather
 from electra.ship.exporting import (
     Source,
-    appearing_whole,
     find_source,
     seal,
     set_tokenizer,
@@ -64,7 +63,7 @@ def main(arguments: Sequence[str]) -> None:
     source = find_source(settings.model, part=settings.part)
     comparison = prepare_comparison(settings, source)
     given = Given(name=settings.name or out.name, license=settings.license, language=settings.language)
-    with appearing_whole(out) as folder:
+    with files.appearing_whole(out) as folder:
         exported = export(settings.to, source, folder)
         set_tokenizer(folder, source)
         sections = {**gather(source), EXPORT: exported.facts}

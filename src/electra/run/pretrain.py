@@ -1,6 +1,5 @@
 """`electra pretrain`: rows of tokens -> a run folder with checkpoints, metrics and a trained encoder."""
 
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -317,26 +316,22 @@ def describe(run: Run, out: Path, peak: float) -> None:
 
 def write_final(run: Run, weights: Mapping[str, Tensor], folder: Path) -> None:
     """The encoders with the tokenizer, in a folder that appears when it is whole."""
-    unfinished = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
     # The objective in training may be spread over processes and compiled: a plain one takes its weights.
     objective = run.make_objective()
     copy_weights(weights, objective, where="the trained model")
-    obstacles = export_networks(objective, unfinished)
-    for part in obstacles:
-        run.tokenizer.save(unfinished / part)
-    facts = {
-        "kind": "model",
-        "step": run.state.step,
-        "encoder": run.objective.encoder_name,
-        "obstacles": obstacles,
-        "seq_length": run.rows.seq_length,
-    }
-    files.write_manifest(
-        unfinished, {**facts, **{key: run.facts[key] for key in ("config", "dataset_sha256")}}
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+    with files.appearing_whole(folder) as unfinished:
+        obstacles = export_networks(objective, unfinished)
+        for part in obstacles:
+            run.tokenizer.save(unfinished / part)
+        facts = {
+            "kind": "model",
+            "step": run.state.step,
+            "encoder": run.objective.encoder_name,
+            "obstacles": obstacles,
+            "seq_length": run.rows.seq_length,
+            **{key: run.facts[key] for key in ("config", "dataset_sha256")},
+        }
+        files.write_manifest(unfinished, facts)
 
 
 def summary(run: Run, out: Path) -> str:

@@ -8,9 +8,7 @@ README.md                        a card made of facts
 manifest.json                    those facts, and the checksum of every file; written last
 """
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +23,7 @@ from electra.model import names
 from electra.model.sizes import EncoderConfig, transformers_obstacle
 from electra.ship import loading
 from electra.ship.import_transformers import read_transformers
-from electra.ship.importing import ARCHITECTURES, Role, refuse_full
+from electra.ship.importing import ARCHITECTURES, Role
 from electra.ship.onnx_engine import is_onnx
 from electra.ship.texts import SharedTokenizer
 from electra.tasks import encoders, layout
@@ -109,23 +107,6 @@ def role_of(folder: Path, *, objective: str | None) -> Role:
     # What Electric's network gives is no probability of a replacement, as the class would promise.
     is_whole = loading.head_state(folder, tensors, part) and objective != "electric"
     return part if is_whole else "encoder"
-
-
-@contextmanager
-def appearing_whole(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which gets its name when that is done."""
-    refuse_full(folder)
-    unfinished = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        yield unfinished
-        if folder.is_dir():
-            folder.rmdir()
-        unfinished.rename(folder)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
 
 
 def seal(folder: Path, source: Source, facts: Mapping[str, Any]) -> None:

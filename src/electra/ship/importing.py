@@ -6,7 +6,6 @@ OUT/generator/       the same: ElectraForMaskedLM
 OUT/encoder/         in place of both where the source has neither head: ElectraModel
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,12 +80,10 @@ def check_shapes(sizes: Mapping[Role, EncoderConfig], state: Mapping[str, Tensor
 def write_imported(imported: Imported, folder: Path) -> None:
     """Write a folder that appears when it is whole."""
     refuse_full(folder)
-    unfinished = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
+    with files.appearing_whole(folder) as unfinished:
         for role, config in imported.sizes.items():
             target = unfinished / role
-            target.mkdir(parents=True)
+            target.mkdir()
             values = {**names.to_transformers_config(config), "architectures": [ARCHITECTURES[role]]}
             files.write_json(target / CONFIG, values)
             whole = {
@@ -102,12 +99,6 @@ def write_imported(imported: Imported, folder: Path) -> None:
             "imported_from": dict(imported.source),
         }
         files.write_manifest(unfinished, facts)
-        if folder.is_dir():
-            folder.rmdir()
-        unfinished.rename(folder)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
 
 
 def refuse_full(folder: Path) -> None:

@@ -7,7 +7,6 @@ tokenizer files, and a manifest, written last
 """
 
 import dataclasses
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,9 +56,6 @@ class FineTuned:
 def save_model(tuned: FineTuned, folder: Path) -> None:
     """Write a folder that appears when it is whole; one of the same name is replaced."""
     encoder, head, family = tuned.model.encoder, tuned.model.head(tuned.task), tuned.family
-    unfinished = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
     about = {"task": tuned.task, "max_length": tuned.max_length, **describe_family(family), **tuned.facts}
     foreign = transformers_heads.to_transformers(family, head)
     if transformers_obstacle(encoder.config) is not None:
@@ -67,16 +63,15 @@ def save_model(tuned: FineTuned, folder: Path) -> None:
         foreign = None
     else:
         config, tensors = _as_transformers(encoder, foreign)
-    files.write_json(unfinished / CONFIG, {**config, TASK_KEY: about})
-    _write_tensors(unfinished / WEIGHTS, tensors)
-    if foreign is None and head.state_dict():
-        _write_tensors(unfinished / HEAD_WEIGHTS, head.state_dict())
-    tuned.tokenizer.save(unfinished)
-    if isinstance(family, Similarity) and config["model_type"] != OWN_LAYOUT:
-        add_sentence_transformer(unfinished, pooling=family.pooling, max_length=tuned.max_length)
-    files.write_manifest(unfinished, {"kind": KIND, "task": tuned.task, "family": family.name})
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+    with files.appearing_whole(folder) as unfinished:
+        files.write_json(unfinished / CONFIG, {**config, TASK_KEY: about})
+        _write_tensors(unfinished / WEIGHTS, tensors)
+        if foreign is None and head.state_dict():
+            _write_tensors(unfinished / HEAD_WEIGHTS, head.state_dict())
+        tuned.tokenizer.save(unfinished)
+        if isinstance(family, Similarity) and config["model_type"] != OWN_LAYOUT:
+            add_sentence_transformer(unfinished, pooling=family.pooling, max_length=tuned.max_length)
+        files.write_manifest(unfinished, {"kind": KIND, "task": tuned.task, "family": family.name})
 
 
 def load_model(path: str | Path) -> FineTuned:

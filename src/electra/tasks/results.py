@@ -102,11 +102,8 @@ def write_scores(folder: Path, task: Task, content: Mapping[str, Any], *, chosen
 
 def copy_final(model: Path, folder: Path) -> None:
     """Put a model in its place in the folder of a task, whole or not at all."""
-    final, unfinished = folder / FINAL, folder / f".{FINAL}.tmp"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(model, unfinished)
-    shutil.rmtree(final, ignore_errors=True)
-    unfinished.rename(final)
+    with files.appearing_whole(folder / FINAL) as unfinished:
+        shutil.copytree(model, unfinished, dirs_exist_ok=True)
 
 
 def history(
