@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from electra.errors import InputError
 from electra.model.encoder import Embeddings, Encoder, initialise
@@ -55,6 +56,39 @@ def test_computing_on_the_text_alone_changes_nothing(position, tiny, monkeypatch
         results.append([hidden.detach(), *(parameter.grad.clone() for parameter in encoder.parameters())])
     for padded, text_only in zip(*results, strict=True):
         torch.testing.assert_close(text_only, padded, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["none", "computed on", "removed"])
+@pytest.mark.parametrize("position", POSITIONS)
+def test_first_positions_alone_are_as_among_all(position, padding, tiny, monkeypatch):
+    """Hidden states and all gradients, by the plain attention in double precision; then by the fused one."""
+    monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", 2.0 if padding == "computed on" else 0.0)
+    encoder = seeded(dataclasses.replace(tiny, position_embedding_type=position)).double()
+    ids = random_ids(tiny, 3, 16)
+    lengths = torch.tensor([[16], [1], [5]])
+    mask = None if padding == "none" else (torch.arange(16) < lengths).long()
+    weight = torch.randn(3, 1, tiny.hidden_size)
+    results = []
+    for positions in ("all", "first"):
+        encoder.zero_grad()
+        first = encoder(ids, attention_mask_BL=mask, positions=positions)[:, :1]
+        (first * weight).sum().backward()
+        results.append([first.detach(), *(parameter.grad.clone() for parameter in encoder.parameters())])
+    for among_all, alone in zip(*results, strict=True):
+        torch.testing.assert_close(alone, among_all, rtol=0, atol=1e-10)
+    with torch.no_grad():
+        fused = encoder.float()(ids, attention_mask_BL=mask, positions="first")
+    torch.testing.assert_close(fused.double(), results[0][0], rtol=0, atol=1e-5)
+
+
+def test_for_first_positions_the_last_layer_computes_little(tiny):
+    config = dataclasses.replace(tiny, num_hidden_layers=1)
+    flops = {}
+    for positions in ("all", "first"):
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+            Encoder(config)(torch.zeros(1, 40, dtype=torch.long), positions=positions)
+        flops[positions] = counter.get_total_flops()
+    assert flops["first"] < 0.4 * flops["all"]
 
 
 def test_no_gradient_comes_from_padding(tiny):

@@ -189,6 +189,29 @@ def test_no_error_of_the_model_ends_the_work(error):
     asyncio.run(whole())
 
 
+def test_two_batches_at_once_take_from_one_queue():
+    async def whole():
+        together = threading.Barrier(2)
+        batches = []
+
+        def compute(call):
+            batches.append(call.columns["texts"])
+            together.wait(30)
+            return call.columns["texts"]
+
+        batcher = Batcher(compute, Limits(), at_once=2)
+        async with batcher.running():
+            first = asyncio.create_task(batcher.submit(call_of("a")))
+            while not batches:
+                await asyncio.sleep(0.001)
+            assert await asyncio.wait_for(batcher.submit(call_of("b")), 30) == ["b"]
+            assert await first == ["a"]
+            assert batcher.is_running
+        assert sorted(batches) == [["a"], ["b"]]
+
+    asyncio.run(whole())
+
+
 def test_batches_are_told_of():
     async def whole():
         told = []

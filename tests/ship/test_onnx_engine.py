@@ -151,10 +151,9 @@ def test_a_generator_computes_no_logits_of_all_positions(both):
     assert [output.name for output in cut.get_outputs()] == ["last_hidden_state"]
 
 
-def test_as_many_threads_as_torch_has(both, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+def test_a_batch_has_one_core_and_leaves_the_others_to_other_batches(both):
     options = open_session(both / "discriminator" / "model.onnx").get_session_options()
-    assert options.intra_op_num_threads == 3
+    assert options.intra_op_num_threads == 1
 
 
 def test_threads_may_share_a_model(both, make_text):

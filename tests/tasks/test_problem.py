@@ -13,6 +13,7 @@ from electra.tasks.batches import TaskTurns, TrainBatches, collate
 from electra.tasks.classification import Classification, MultipleChoice, Regression
 from electra.tasks.model import TaskModel
 from electra.tasks.problem import FinetuneProblem, HeldOut, Share, flops_per_token
+from electra.tasks.tagging import Tagging
 from electra.tasks.text_examples import ChoiceExample
 from electra.train.budget import Budget
 from electra.train.checkpoint import CheckpointConfig
@@ -227,10 +228,14 @@ def test_an_undefined_score_is_no_number_and_is_explained(build, tokenizer):
 
 
 def test_flops_of_a_token(tiny_config, build):
-    rows = build().train.tasks["mood"].rows
+    problem = build()
+    rows = problem.train.tasks["mood"].rows
     weights = sum(weight.numel() for weight in Encoder(tiny_config).layers.parameters())
+    tagger = TaskModel(Encoder(tiny_config), {"tags": Tagging(("A", "B"), "tokens")})
     # Six operations for each weight of the layers, and some more for attention and embeddings.
-    assert 6 * weights < flops_per_token(tiny_config, rows) < 7.5 * weights
+    assert 6 * weights < flops_per_token(tagger, rows) < 7.5 * weights
+    # Of the last of two layers, classification wants keys and values: a sixth.
+    assert 3.5 * weights < flops_per_token(problem.model, rows) < 5 * weights
 
 
 def session(problem, folder, *, steps, stop_after=None, learning_rate=3e-3, evaluate_every=4):

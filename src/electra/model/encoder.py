@@ -7,7 +7,8 @@ A module's weights mean nothing until `initialise` or `load_state_dict`: both ar
 model, since two encoders may share one `Embeddings`.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,9 @@ from electra.model.attention import (
     rotate,
 )
 from electra.model.sizes import EncoderConfig
+
+Positions = Literal["all", "first"]
+"""Of which the last hidden states are wanted. For [CLS] alone, the last layer has little to compute."""
 
 WORTHWHILE_PADDING = 0.1
 """Share of padding from which layers compute on the text alone: 0.93 of the speed without any, 1.05 times at
@@ -104,6 +108,12 @@ class Padding:
         """The values at text: (T, X)."""
         return value_BLX.flatten(0, 1).index_select(0, self.text_T)
 
+    def first(self, value_TX: Tensor) -> Tensor:
+        """The values at the first position of each row, where text begins: (B, 1, X)."""
+        start_B = torch.arange(self.shape[0]) * self.shape[1]
+        place_B = torch.searchsorted(self.text_T, start_B)
+        return value_TX.index_select(0, place_B.clamp(max=len(self.text_T) - 1))[:, None]
+
     def restore(self, value_TX: Tensor) -> Tensor:
         """Back in their places, zero at padding: (B, L, X)."""
         flat = value_TX.new_zeros(self.shape.numel(), value_TX.shape[-1])
@@ -130,6 +140,13 @@ class AttentionInputs(NamedTuple):
     """If given, hidden states are (T, D), the text alone, and only attention sees them padded."""
 
 
+class Projection(NamedTuple):
+    """A linear map of hidden states."""
+
+    weight: Tensor
+    bias: Tensor
+
+
 class Attention(nn.Module):
     """Every position looks at all others, in several heads."""
 
@@ -152,6 +169,18 @@ class Attention(nn.Module):
         output: Tensor = self.output(inputs.padding.remove(mixed_BLD) if inputs.padding else mixed_BLD)
         return output
 
+    def first(self, first_B1D: Tensor, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
+        """What the first position of each row, given by itself too, takes from the others: (B, 1, D)."""
+        # Rotary positions leave it as it is.
+        (query_BH1S,) = self.heads(first_B1D, self.queries)
+        key_BHLS, value_BHLS = self.heads(hidden_BLD, self.keys, self.values, padding=inputs.padding)
+        if inputs.rotation is not None:
+            key_BHLS = rotate(key_BHLS, inputs.rotation)
+        bias = None if inputs.bias is None else inputs.bias[..., :1, :]
+        mixed_BH1S = attend(query_BH1S, key_BHLS, value_BHLS, bias=bias, dropout=self.map_dropout.active)
+        output: Tensor = self.output(mixed_BH1S.transpose(1, 2).flatten(2))
+        return output
+
     def map(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
         """The attention map (B, H, L, L) of these hidden states, without dropout."""
         query_BHLS, key_BHLS, _ = self.project(hidden_BLD, inputs)
@@ -159,18 +188,40 @@ class Attention(nn.Module):
 
     def project(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, scaled, keys and values, split among the heads."""
-        # One product in place of three: the input is read once, and its gradient written once.
-        query, scale = self.query, self.head_size**-0.5
-        weight = torch.cat([query.weight * scale, self.key.weight, self.value.weight])
-        bias = torch.cat([query.bias * scale, self.key.bias, self.value.bias])
-        projected = functional.linear(hidden_BLD, weight, bias)
-        if inputs.padding:
-            projected = inputs.padding.restore(projected)
-        split = projected.view(*projected.shape[:2], 3, -1, self.head_size).permute(2, 0, 3, 1, 4)
-        query_BHLS, key_BHLS, value_BHLS = split.contiguous().unbind()
+        query_BHLS, key_BHLS, value_BHLS = self.heads(
+            hidden_BLD, self.queries, self.keys, self.values, padding=inputs.padding
+        )
         if inputs.rotation is not None:
             query_BHLS, key_BHLS = rotate(query_BHLS, inputs.rotation), rotate(key_BHLS, inputs.rotation)
         return query_BHLS, key_BHLS, value_BHLS
+
+    @property
+    def queries(self) -> Projection:
+        """Scaled, so that a score is a plain product."""
+        scale = self.head_size**-0.5
+        return Projection(self.query.weight * scale, self.query.bias * scale)
+
+    @property
+    def keys(self) -> Projection:
+        """As they are learned."""
+        return Projection(self.key.weight, self.key.bias)
+
+    @property
+    def values(self) -> Projection:
+        """As they are learned."""
+        return Projection(self.value.weight, self.value.bias)
+
+    def heads(
+        self, hidden_BLD: Tensor, *projections: Projection, padding: Padding | None = None
+    ) -> Sequence[Tensor]:
+        """Several projections, each split among the heads: (B, H, L, S)."""
+        # One product in place of several: the input is read once, and its gradient written once.
+        weights, biases = zip(*projections, strict=True)
+        projected = functional.linear(hidden_BLD, torch.cat(weights), torch.cat(biases))
+        if padding:
+            projected = padding.restore(projected)
+        split = projected.view(*projected.shape[:2], len(projections), -1, self.head_size)
+        return split.permute(2, 0, 3, 1, 4).contiguous().unbind()
 
 
 class FeedForward(nn.Module):
@@ -199,9 +250,15 @@ class Layer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
-        """The next layer's input."""
-        middle_BLD = self.attention_norm(hidden_BLD + self.dropout(self.attention(hidden_BLD, inputs)))
+    def forward(self, hidden_BLD: Tensor, inputs: AttentionInputs, positions: Positions = "all") -> Tensor:
+        """The next layer's input, or what becomes of the first position of each row: (B, 1, D)."""
+        if positions == "all":
+            mixed_BLD = self.attention(hidden_BLD, inputs)
+        else:
+            first_B1D = inputs.padding.first(hidden_BLD) if inputs.padding else hidden_BLD[:, :1]
+            mixed_BLD = self.attention.first(first_B1D, hidden_BLD, inputs)
+            hidden_BLD = first_B1D
+        middle_BLD = self.attention_norm(hidden_BLD + self.dropout(mixed_BLD))
         output_BLD: Tensor = self.feed_forward_norm(middle_BLD + self.dropout(self.feed_forward(middle_BLD)))
         return output_BLD
 
@@ -239,23 +296,29 @@ class Encoder(nn.Module):
         *,
         token_type_ids_BL: Tensor | None = None,
         attention_mask_BL: Tensor | None = None,
+        positions: Positions = "all",
     ) -> Tensor:
-        """Hidden states (B, L, D). Where the mask is 0 there is padding, whose hidden states mean nothing."""
+        """Hidden states (B, L, D), or of first positions (B, 1, D).
+
+        Where the mask is 0 there is padding, whose hidden states mean nothing.
+        """
         hidden_BLD = self.embed(input_ids_BL, token_type_ids_BL)
         inputs = self.attention_inputs(hidden_BLD, attention_mask_BL)
         padding = worthwhile_padding(attention_mask_BL)
         if padding is None:
-            return self.run_layers(hidden_BLD, inputs)
-        hidden_TD = self.run_layers(padding.remove(hidden_BLD), inputs._replace(padding=padding))
-        return padding.restore(hidden_TD)
+            return self.run_layers(hidden_BLD, inputs, positions)
+        inputs = inputs._replace(padding=padding)
+        hidden = self.run_layers(padding.remove(hidden_BLD), inputs, positions)
+        return hidden if positions == "first" else padding.restore(hidden)
 
-    def run_layers(self, hidden: Tensor, inputs: AttentionInputs) -> Tensor:
+    def run_layers(self, hidden: Tensor, inputs: AttentionInputs, positions: Positions) -> Tensor:
         """Hidden states, (B, L, D) or (T, D), through all layers."""
         for layer in self.layers:
+            wanted = positions if layer is self.layers[-1] else "all"
             if self.recomputes_layers and torch.is_grad_enabled():
-                hidden = checkpoint(layer, hidden, inputs, use_reentrant=False)
+                hidden = checkpoint(layer, hidden, inputs, wanted, use_reentrant=False)
             else:
-                hidden = layer(hidden, inputs)
+                hidden = layer(hidden, inputs, wanted)
         return hidden
 
     def trace(

@@ -354,7 +354,7 @@ def make_problem(job: Job, model: TaskModel, turns: TaskTurns, seed: int) -> Fin
         share=Share(rank=world.rank, world_size=world.size, micro_batch=micro_batch),
         device=job.device,
         tokenizer=study.start.tokenizer,
-        flops_per_token=flops_per_token(study.start.config, study.material.train_rows),
+        flops_per_token=flops_per_token(model, study.material.train_rows),
     )
 
 

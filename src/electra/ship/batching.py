@@ -1,6 +1,6 @@
-"""Calls that come one by one -> calls of the model for many texts, one at a time, and their answers.
+"""Calls that come one by one -> calls of the model for many texts, a few at a time, and their answers.
 
-All bookkeeping happens in the event loop and needs no locks; only the model computes in a thread. While it
+All bookkeeping happens in the event loop and needs no locks; only the model computes in threads. While it
 does, calls gather. The oldest of them decides what comes next, and all of its kind go along: the batch grows
 with the load by itself, and nobody waits for a batch to fill.
 """
@@ -54,16 +54,22 @@ class Batcher:
         compute: Callable[[Call], list[Any]],
         limits: Limits,
         *,
+        at_once: int = 1,
         on_batch: Callable[[Call], None] = lambda _: None,
     ) -> None:
-        """`compute`: a call -> an answer for each of its texts; `on_batch` hears of each call that worked."""
+        """`compute`: a call -> an answer for each of its texts; `on_batch` hears of each call that worked.
+
+        With two `at_once`, one batch keeps the cores busy while texts of the other become tokens, and its
+        answers JSON.
+        """
         self._compute = compute
         self._limits = limits
+        self._at_once = at_once
         self._on_batch = on_batch
         # In the order of arrival; a dict, since those who give up leave from the middle.
         self._waiting: dict[_Job, None] = {}
         self._arrived = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
+        self._workers: list[asyncio.Task[None]] = []
 
     @property
     def num_waiting(self) -> int:
@@ -73,19 +79,20 @@ class Batcher:
     @property
     def is_running(self) -> bool:
         """Whether somebody works on the queue."""
-        return self._worker is not None and not self._worker.done()
+        return bool(self._workers) and not any(worker.done() for worker in self._workers)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Work on the queue for as long as this lasts."""
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
-        self._worker = asyncio.create_task(self._work(thread))
+        threads = ThreadPoolExecutor(max_workers=self._at_once, thread_name_prefix="model")
+        self._workers = [asyncio.create_task(self._work(threads)) for _ in range(self._at_once)]
         try:
             yield
         finally:
-            self._worker.cancel()
-            await asyncio.wait((self._worker,))
-            thread.shutdown(wait=False, cancel_futures=True)
+            for worker in self._workers:
+                worker.cancel()
+            await asyncio.wait(self._workers)
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def submit(self, call: Call) -> list[Any]:
         """One answer for each text, in time, or a refusal."""
@@ -109,7 +116,7 @@ class Batcher:
             raise outcome
         return outcome
 
-    async def _work(self, thread: ThreadPoolExecutor) -> None:
+    async def _work(self, threads: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
@@ -117,7 +124,7 @@ class Batcher:
             if not group:
                 self._arrived.clear()
                 continue
-            outcomes = await loop.run_in_executor(thread, self._outcomes, [job.call for job in group])
+            outcomes = await loop.run_in_executor(threads, self._outcomes, [job.call for job in group])
             for job, outcome in zip(group, outcomes, strict=True):
                 if not job.outcome.done():
                     job.outcome.set_result(outcome)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from electra import files
 from electra.errors import InputError, import_extra
-from electra.model.encoder import Encoder
+from electra.model.encoder import Encoder, Positions
 from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.sizes import EncoderConfig
 from electra.ship.importing import Role
@@ -100,8 +100,12 @@ class OnnxEncoder(nn.Module):
         *,
         token_type_ids_BL: Tensor | None = None,
         attention_mask_BL: Tensor | None = None,
+        positions: Positions = "all",
     ) -> Tensor:
-        """Hidden states (B, L, D), as those of `Encoder.forward`: at padding they mean nothing."""
+        """Hidden states (B, L, D), as those of `Encoder.forward`: at padding they mean nothing.
+
+        A graph computes all positions, whichever are wanted.
+        """
         mask_BL = torch.ones_like(input_ids_BL) if attention_mask_BL is None else attention_mask_BL
         types_BL = torch.zeros_like(input_ids_BL) if token_type_ids_BL is None else token_type_ids_BL
         inputs = {"input_ids": input_ids_BL, "attention_mask": mask_BL, "token_type_ids": types_BL}
@@ -128,10 +132,13 @@ def rows_of_like_length(mask_BL: Tensor) -> Iterator[tuple[list[int], int]]:
 
 
 def open_session(path: Path, *, only: str | None = None) -> Any:
-    """A graph, ready to be run with as many threads as torch has, with all outputs or `only` one."""
+    """A graph, ready to be run with all outputs or `only` one.
+
+    By one core: other batches are for the others. With two of them at one batch, int8 took 1.5 times as long.
+    """
     runtime = import_extra("onnxruntime", extra="onnx")
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = 1
     options.log_severity_level = ERRORS_ONLY
     try:
         graph = str(path) if only is None else cut_graph(path, only)

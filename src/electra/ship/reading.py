@@ -13,7 +13,8 @@ from torch import Tensor
 from electra.errors import InputError
 from electra.ship.texts import Ids
 from electra.ship.windows import Window, windows
-from electra.tasks.batches import PREDICTION_TOKENS, collate, prediction_batches
+from electra.tasks import cores
+from electra.tasks.batches import PREDICTION_TOKENS, collate
 from electra.tasks.family import TaskBatch, TaskRow
 from electra.tasks.text_rows import sequence
 from electra.text.tokenizer import Tokenizer
@@ -64,13 +65,16 @@ class Reader:
             if is_wanted(row := WindowRow(number, window))
         ]
         rows = [self._task_row(sequences, place, unit=unit) for unit, place in enumerate(places)]
-        for batch_places in prediction_batches(rows, max_tokens=self.max_tokens):
+
+        def states(batch_places: list[int]) -> ReadBatch:
             batch = collate(
                 [rows[place] for place in batch_places], pad_id=self.tokenizer.pad_id, device=self.device
             )
-            yield ReadBatch(
+            return ReadBatch(
                 [places[place] for place in batch_places], self._states(batch), batch.attention_mask_BL
             )
+
+        yield from cores.spread_rows(states, rows, device=self.device, max_tokens=self.max_tokens)
 
     def _task_row(self, sequences: Sequence[Ids], place: WindowRow, *, unit: int) -> TaskRow:
         ids_T = sequences[place.number][place.window.start : place.window.stop]

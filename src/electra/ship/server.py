@@ -53,6 +53,7 @@ JSON = "application/json"
 LIVE, READY = "/health/live", "/health/ready"
 ANYWHERE = (401, 408, 413, 500, 503)
 """Refusals that any path may answer with."""
+BATCHES_AT_ONCE = 2
 PARTS = ("final", "discriminator", "generator")
 """Folders that are named for what they are in a run, not for the model."""
 
@@ -65,7 +66,12 @@ class Application:
         self._model = model
         self._limits = limits
         self._page = read_page()
-        self._batcher = Batcher(self._compute, limits, on_batch=lambda call: self._metrics.count_batch(call))
+        self._batcher = Batcher(
+            self._compute,
+            limits,
+            at_once=BATCHES_AT_ONCE,
+            on_batch=lambda call: self._metrics.count_batch(call),
+        )
         self._metrics = Metrics(num_waiting=lambda: self._batcher.num_waiting)
         api = self._build_api(has_key=key is not None)
         self._gate = Gate(api, limits=limits, key=key, open_paths=(*self._page, LIVE, READY))

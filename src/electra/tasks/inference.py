@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from electra.tasks.batches import PREDICTION_TOKENS, collate, prediction_batches
+from electra.tasks import cores
+from electra.tasks.batches import PREDICTION_TOKENS, collate
 from electra.tasks.family import Example, Prediction, TaskRow
 from electra.tasks.model import Judged, TaskModel
 from electra.text.tokenizer import Tokenizer
@@ -32,12 +33,14 @@ def judged_batches(
 ) -> Iterator[Places]:
     """One batch after the other, of rows of like length, where the model's weights are."""
     device = next(model.parameters()).device
-    for places in prediction_batches(rows, max_tokens=max_tokens):
+
+    # Not around the whole loop: between two batches the caller is at work.
+    @torch.no_grad()
+    def judge(places: list[int]) -> Places:
         batch = collate([rows[place] for place in places], pad_id=pad_id, device=device)
-        # Not around the whole loop: between two batches the caller is at work.
-        with torch.no_grad():
-            judged = model(batch, task)
-        yield Places(places, judged)
+        return Places(places, model(batch, task))
+
+    yield from cores.spread_rows(judge, rows, device=device, max_tokens=max_tokens)
 
 
 def outputs_of(

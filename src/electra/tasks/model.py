@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from electra.model.encoder import Encoder, initialise
+from electra.model.encoder import Encoder, Positions, initialise
+from electra.model.heads import ClassificationHead, RegressionHead
 from electra.seeds import torch_generator
 from electra.tasks.family import Family, TaskBatch
 
@@ -44,6 +45,10 @@ class TaskModel(nn.Module):
         """The head of a task."""
         return self.heads[_key(task)]
 
+    def positions(self, task: str) -> Positions:
+        """Those whose hidden states the head of a task looks at."""
+        return "first" if isinstance(self.head(task), ClassificationHead | RegressionHead) else "all"
+
     # Both losses and outputs are had by calling the module: wrappings for several processes see only that.
     def forward(self, batch: TaskBatch, task: str) -> Judged:
         """Losses while it is trained; else outputs and, where the targets are known, losses too."""
@@ -51,6 +56,7 @@ class TaskModel(nn.Module):
             batch.input_ids_BL,
             token_type_ids_BL=batch.token_type_ids_BL,
             attention_mask_BL=batch.attention_mask_BL,
+            positions=self.positions(task),
         )
         family, head = self.families[task], self.head(task)
         if self.training:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from electra.model.encoder import Encoder
-from electra.model.sizes import EncoderConfig
+from electra.model.encoder import Encoder, Positions
 from electra.seeds import derive
 from electra.tasks.batches import PREDICTION_TOKENS, TaskTurns, Unit, collate, share_bounds
 from electra.tasks.family import Example, TaskRow
@@ -248,10 +247,12 @@ def ratio(pair: Tensor) -> float:
     return numerator / denominator if denominator else math.nan
 
 
-def flops_per_token(config: EncoderConfig, rows: Sequence[TaskRow]) -> float:
+def flops_per_token(model: TaskModel, rows: Sequence[TaskRow]) -> float:
     """What torch counts for a forward and a backward pass of the encoder, at the rows' mean length."""
+    wanted: set[Positions] = {model.positions(task) for task in model.families}
     length = max(1, round(sum(len(row.input_ids) for row in rows) / len(rows)))
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        encoder = Encoder(config).eval()
-        encoder(torch.zeros(1, length, dtype=torch.long)).sum().backward()
+        encoder = Encoder(model.encoder.config).eval()
+        positions: Positions = "first" if wanted == {"first"} else "all"
+        encoder(torch.zeros(1, length, dtype=torch.long), positions=positions).sum().backward()
     return float(counter.get_total_flops()) / length
