@@ -24,7 +24,7 @@ def material(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "contestant",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name == "server")) for name in CONTESTANTS],
+    [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("server")) for name in CONTESTANTS],
 )
 def test_every_contestant_classifies_all_texts(contestant, material):
     turn = take_turn(TINY, contestant, material)
@@ -101,5 +101,16 @@ def test_nothing_cannot_be_measured(key):
 def test_what_transformers_cannot_load_it_does_not_run(material, tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "transformers_obstacle", lambda config: "it turns queries")
     known = contest(ServeBenchConfig(model=str(material / "model"), texts=3), tmp_path)
-    assert known.contestants == ("predict", "batches", "server")
+    assert known.contestants == tuple(name for name in CONTESTANTS if name != "pipeline")
     assert known.left_out == {"pipeline": "it turns queries"}
+
+
+def test_without_onnxruntime_the_others_run(material, tmp_path, monkeypatch):
+    def refuse(module, *, extra):
+        raise InputError(f"{module} is missing: install electra[{extra}]")
+
+    monkeypatch.setattr(serving, "import_extra", refuse)
+    known = contest(ServeBenchConfig(model=str(material / "model"), texts=3), tmp_path)
+    assert known.contestants == ("predict", "batches", "server", "pipeline")
+    assert set(known.left_out) == {"onnx", "int8", "int8_server"}
+    assert "electra[onnx]" in known.left_out["int8"]

@@ -41,6 +41,11 @@ def test_the_command_runs_all_contestants_and_writes_what_it_measured(what, corp
     assert taken == {name: 1 for name in CONTESTANTS[what] if name not in result["left_out"]}
 
 
+def test_a_turn_by_itself_is_refused(capsys):
+    assert main(["bench", "serve", "--contestant", "server"]) == 2
+    assert "leave it out" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_growth_is_measured_in_one_and_in_two_processes(tmp_path, capsys):
     values = ["size=tiny", "batch_size=2", "seq_length=16", "vocab_size=100", "steps=1"]

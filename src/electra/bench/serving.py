@@ -4,6 +4,9 @@ predict   `Model.classify` of all texts at once, which `electra predict` is made
 batches   the same, given as many texts at a time as the pipeline: nothing is known of the others
 server    `electra serve` in a process of its own, asked by several clients that keep their connections, as
           many texts a request as the pipeline has in a batch
+onnx      `predict` on onnxruntime
+int8      the same with weights of 8 bits
+int8_server  `server` with those
 pipeline  transformers' pipeline("text-classification", batch_size=...)
 """
 
@@ -30,7 +33,8 @@ from electra.errors import InputError, import_extra
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig, transformers_obstacle
 from electra.seeds import numpy_generator, torch_generator
-from electra.ship.loading import load
+from electra.ship.loading import Engine, load
+from electra.ship.onnx import Precision, export_onnx
 from electra.tasks import encoders
 from electra.tasks.classification import Classification
 from electra.tasks.glue import load_glue
@@ -43,8 +47,10 @@ from electra.text.builtin import Source
 from electra.text.tokenizer import TokenizerConfig
 from electra.train import devices
 
-CONTESTANTS = ("predict", "batches", "server", "pipeline")
+CONTESTANTS = ("predict", "batches", "server", "onnx", "int8", "int8_server", "pipeline")
 _MODEL, _TEXTS = "model", "texts.json"
+_GRAPHS: dict[str, Precision] = {"onnx": "fp32", "int8": "int8"}
+"""Folder -> the precision of the graph in it."""
 _MAX_LENGTH, _VOCAB_SIZE = 128, 8192
 _WORDS_SHAPE, _WORDS_SCALE, _LONGEST = 4.9, 4.0, 47
 """Of a gamma distribution of words, with the mean and the spread of SST-2's dev texts, and their most."""
@@ -92,6 +98,12 @@ def contest(settings: ServeBenchConfig, folder: Path) -> Contest:
     config = model.tuned.model.encoder.config
     obstacle = transformers_obstacle(config)
     left_out = {} if obstacle is None else {"pipeline": obstacle}
+    try:
+        import_extra("onnxruntime", extra="onnx")
+    except InputError as error:
+        left_out |= dict.fromkeys(("onnx", "int8", "int8_server"), str(error))
+    else:
+        write_graphs(model_folder(settings, folder), folder)
     tokens = round(model.tokenizer.encode(texts).lengths.mean() + 2) * settings.batch_size
     return Contest(
         title=f"classifying {len(texts)} texts, {settings.batch_size} at a time, {settings.clients} clients",
@@ -111,11 +123,14 @@ def take_turn(settings: ServeBenchConfig, name: str, folder: Path) -> Turn:
     texts: list[str] = files.read_json(folder / _TEXTS)
     model, size = model_folder(settings, folder), settings.batch_size
     pieces = [texts[first : first + size] for first in range(0, len(texts), size)]
-    if name == "server":
-        return server_turn(model, pieces, clients=settings.clients, passes=settings.passes)
+    if name.endswith("server"):
+        words = [f"--model={model}"] if name == "server" else [f"--model={folder / 'int8'}", "--engine=onnx"]
+        return server_turn(words, pieces, clients=settings.clients, passes=settings.passes)
     ways: dict[str, Callable[[], Step]] = {
         "predict": lambda: our_pass(model, [texts]),
         "batches": lambda: our_pass(model, pieces),
+        "onnx": lambda: our_pass(folder / "onnx", [texts], engine="onnx"),
+        "int8": lambda: our_pass(folder / "int8", [texts], engine="onnx"),
         "pipeline": lambda: pipeline_pass(model, texts, batch_size=size),
     }
     return time_steps(chosen(ways, name)(), count=settings.passes, warmup=_WARMUP_PASSES)
@@ -154,15 +169,22 @@ def write_model(folder: Path, texts: Sequence[str], settings: ServeBenchConfig) 
     save_model(FineTuned(model=model, task="sst2", tokenizer=tokenizer, max_length=_MAX_LENGTH), folder)
 
 
+def write_graphs(model: Path, folder: Path) -> None:
+    """The same classifier for onnxruntime."""
+    for name, precision in _GRAPHS.items():
+        (folder / name).mkdir()
+        export_onnx(model, folder / name, part="discriminator", precision=precision, max_length=None)
+
+
 def model_folder(settings: ServeBenchConfig, folder: Path) -> Path:
     """The given model, where transformers finds it too, or the one that was made."""
     return folder / _MODEL if settings.model is None else encoders.model_folder(settings.model)
 
 
-def our_pass(folder: Path, pieces: Sequence[list[str]]) -> Step:
+def our_pass(folder: Path, pieces: Sequence[list[str]], *, engine: Engine = "torch") -> Step:
     """The model in this process."""
     devices.set_up_allocator()
-    model = load(folder)
+    model = load(folder, engine=engine)
     return lambda: [model.classify(piece) for piece in pieces]
 
 
@@ -173,10 +195,10 @@ def pipeline_pass(folder: Path, texts: list[str], *, batch_size: int) -> Step:
     return lambda: classify(texts, batch_size=batch_size, truncation=True, max_length=_MAX_LENGTH)
 
 
-def server_turn(folder: Path, pieces: Sequence[list[str]], *, clients: int, passes: int) -> Turn:
+def server_turn(words: Sequence[str], pieces: Sequence[list[str]], *, clients: int, passes: int) -> Turn:
     """The command in a process of its own, asked over loopback; its memory is the server's."""
     bodies = [json.dumps({"texts": piece}).encode() for piece in pieces]
-    with running_server(folder) as (address, process), MemoryWatch(process.pid) as watch:
+    with running_server(words) as (address, process), MemoryWatch(process.pid) as watch:
         connections = [http.client.HTTPConnection(address, timeout=600) for _ in range(clients)]
         with ThreadPoolExecutor(clients) as pool:
             shares = [bodies[number::clients] for number in range(clients)]
@@ -201,10 +223,10 @@ def ask(connection: http.client.HTTPConnection, bodies: Sequence[bytes]) -> None
 
 
 @contextmanager
-def running_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def running_server(words: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`electra serve` on a free port: its host and port, and its process."""
-    words = [*ELECTRA, "serve", f"--model={folder}", "--port=0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    command = [*ELECTRA, "serve", *words, "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             for line in process.stdout:

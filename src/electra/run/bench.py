@@ -94,8 +94,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def take_turn(settings: BenchConfig, name: str) -> None:
     """Print what a turn gave, on the last line."""
-    assert settings.what is not None
-    assert settings.material is not None
+    if settings.what is None or settings.material is None:
+        raise InputError("--contestant is what the command calls itself with: leave it out")
     room = growth if settings.what == GROWTH else CONTESTS[settings.what]
     turn = room.take_turn(getattr(settings, settings.what), name, Path(settings.material))
     if turn is not None:
