@@ -18,8 +18,6 @@ TINY = FinetuneBenchConfig(size="tiny", batch_size=3, vocab_size=100, steps=2)
 
 @pytest.mark.parametrize("contestant", CONTESTANTS)
 def test_every_contestant_takes_its_steps(contestant, tmp_path):
-    if contestant == "trainer":
-        pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
     turn = take_turn(TINY, contestant, tmp_path)
     assert len(turn.seconds) == 2
     assert min(turn.seconds) > 0

@@ -141,7 +141,7 @@ class AttentionInputs(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """A linear map of hidden states."""
+    """A linear map of hidden states, made of a learned one."""
 
     weight: Tensor
     bias: Tensor
@@ -173,7 +173,7 @@ class Attention(nn.Module):
         """What the first position of each row, given by itself too, takes from the others: (B, 1, D)."""
         # Rotary positions leave it as it is.
         (query_BH1S,) = self.heads(first_B1D, self.queries)
-        key_BHLS, value_BHLS = self.heads(hidden_BLD, self.keys, self.values, padding=inputs.padding)
+        key_BHLS, value_BHLS = self.heads(hidden_BLD, self.key, self.value, padding=inputs.padding)
         if inputs.rotation is not None:
             key_BHLS = rotate(key_BHLS, inputs.rotation)
         bias = None if inputs.bias is None else inputs.bias[..., :1, :]
@@ -189,7 +189,7 @@ class Attention(nn.Module):
     def project(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, scaled, keys and values, split among the heads."""
         query_BHLS, key_BHLS, value_BHLS = self.heads(
-            hidden_BLD, self.queries, self.keys, self.values, padding=inputs.padding
+            hidden_BLD, self.queries, self.key, self.value, padding=inputs.padding
         )
         if inputs.rotation is not None:
             query_BHLS, key_BHLS = rotate(query_BHLS, inputs.rotation), rotate(key_BHLS, inputs.rotation)
@@ -201,23 +201,14 @@ class Attention(nn.Module):
         scale = self.head_size**-0.5
         return Projection(self.query.weight * scale, self.query.bias * scale)
 
-    @property
-    def keys(self) -> Projection:
-        """As they are learned."""
-        return Projection(self.key.weight, self.key.bias)
-
-    @property
-    def values(self) -> Projection:
-        """As they are learned."""
-        return Projection(self.value.weight, self.value.bias)
-
     def heads(
-        self, hidden_BLD: Tensor, *projections: Projection, padding: Padding | None = None
+        self, hidden_BLD: Tensor, *projections: Projection | nn.Linear, padding: Padding | None = None
     ) -> Sequence[Tensor]:
         """Several projections, each split among the heads: (B, H, L, S)."""
         # One product in place of several: the input is read once, and its gradient written once.
-        weights, biases = zip(*projections, strict=True)
-        projected = functional.linear(hidden_BLD, torch.cat(weights), torch.cat(biases))
+        weight = torch.cat([projection.weight for projection in projections])
+        bias = torch.cat([projection.bias for projection in projections])
+        projected = functional.linear(hidden_BLD, weight, bias)
         if padding:
             projected = padding.restore(projected)
         split = projected.view(*projected.shape[:2], len(projections), -1, self.head_size)
