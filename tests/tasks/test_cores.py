@@ -7,6 +7,7 @@ import torch
 
 from electra.tasks import cores
 from electra.tasks.classification import Classification
+from electra.tasks.family import TaskRow
 from electra.tasks.inference import outputs_of
 from electra.tasks.model import TaskModel
 
@@ -73,13 +74,37 @@ def test_the_precision_of_the_caller_holds_in_all_threads(two_threads):
             assert {result.dtype for result in cores.spread(matrix.mm, [matrix] * 6, cores=2)} == {dtype}
 
 
-@pytest.mark.parametrize(
-    ("total", "cores_there", "expected"),
-    [(100_000, 1, 4096), (100_000, 2, 2048), (3000, 2, 1500), (300, 2, 256), (6000, 4, 1500)],
-)
-def test_each_core_gets_a_batch_if_there_is_enough(total, cores_there, expected):
-    assert cores.batch_tokens(total, cores=cores_there, max_tokens=4096) == expected
-    assert cores.batch_tokens(total, cores=cores_there, max_tokens=50) == 50
+def rows_of(*lengths):
+    return [
+        TaskRow(
+            input_ids=np.arange(length), token_type_ids=np.zeros(length, int), example=number, unit=number
+        )
+        for number, length in enumerate(lengths)
+    ]
+
+
+def sizes(batches, rows):
+    return [sum(len(rows[place].input_ids) for place in batch) for batch in batches]
+
+
+def test_a_few_texts_are_shared_evenly():
+    lengths = np.random.default_rng(0).integers(5, 60, 32)
+    rows = rows_of(*lengths)
+    one, other = cores.core_batches(rows, cores=2, max_tokens=4096)
+    assert sorted([*one, *other]) == list(range(32))
+    assert 0.75 < sum(lengths[one]) / sum(lengths[other]) < 1.35
+
+
+def test_many_texts_come_in_batches_that_a_core_is_fastest_with():
+    rows = rows_of(*[32] * 1000)
+    assert set(sizes(cores.core_batches(rows, cores=2, max_tokens=4096), rows)[:-1]) == {2048}
+    assert set(sizes(cores.core_batches(rows, cores=1, max_tokens=4096), rows)[:-1]) == {4096}
+    assert set(sizes(cores.core_batches(rows, cores=2, max_tokens=320), rows)[:-1]) == {320}
+
+
+@pytest.mark.parametrize(("lengths", "expected"), [([], 0), ([20], 1), ([20, 30, 40], 1), ([300], 1)])
+def test_a_sentence_or_two_are_not_divided(lengths, expected):
+    assert len(cores.core_batches(rows_of(*lengths), cores=2, max_tokens=4096)) == expected
 
 
 def test_processes_that_share_a_model_call_it_one_by_one(two_threads, monkeypatch):

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+import numpy as np
 import torch
 
-from electra.tasks.batches import prediction_batches
+from electra.tasks.batches import prediction_batches, unit_lengths, units_of
 from electra.tasks.family import TaskRow
 
 Item = TypeVar("Item")
@@ -35,9 +36,35 @@ def spread_rows(
 ) -> Iterator[Result]:
     """What is made of each batch, given as the places of its rows; the longest rows come first."""
     cores = num_cores(device)
+    batches = core_batches(rows, cores=cores, max_tokens=max_tokens)
+    return spread(compute, batches, cores=cores)
+
+
+def core_batches(rows: Sequence[TaskRow], *, cores: int, max_tokens: int) -> list[list[int]]:
+    """The places of each batch's rows: where there are few rows, one batch for each core."""
+    if cores == 1:
+        return list(prediction_batches(rows, max_tokens=max_tokens))
+    size = min(max_tokens, CORE_TOKENS)
     total = sum(len(row.input_ids) for row in rows)
-    size = batch_tokens(total, cores=cores, max_tokens=max_tokens)
-    return spread(compute, list(prediction_batches(rows, max_tokens=size)), cores=cores)
+    if LEAST_TOKENS < total <= cores * size:
+        shares = even_shares(rows, count=min(cores, -(-total // LEAST_TOKENS)))
+        if all(
+            len(share) * max(len(rows[place].input_ids) for place in share) <= max_tokens for share in shares
+        ):
+            return shares
+    return list(prediction_batches(rows, max_tokens=size))
+
+
+def even_shares(rows: Sequence[TaskRow], *, count: int) -> list[list[int]]:
+    """The places of rows of like length, the longest first; all shares have about as many tokens."""
+    # Padding does not count: where there is much of it, layers compute on the text alone.
+    units = units_of(rows)
+    shares: list[list[int]] = [[] for _ in range(count)]
+    total, done = sum(len(row.input_ids) for row in rows), 0
+    for index in np.argsort(-unit_lengths(rows, units), kind="stable"):
+        shares[done * count // total] += units[index]
+        done += sum(len(rows[place].input_ids) for place in units[index])
+    return [share for share in shares if share]
 
 
 def num_cores(device: torch.device) -> int:
@@ -45,13 +72,6 @@ def num_cores(device: torch.device) -> int:
     # Several processes must call a model that they share in one order.
     is_shared = torch.distributed.is_available() and torch.distributed.is_initialized()
     return 1 if device.type != "cpu" or is_shared else torch.get_num_threads()
-
-
-def batch_tokens(total: int, *, cores: int, max_tokens: int) -> int:
-    """Tokens of a batch, such that each core gets one if there are enough."""
-    if cores == 1:
-        return max_tokens
-    return min(max_tokens, CORE_TOKENS, max(LEAST_TOKENS, -(-total // cores)))
 
 
 def spread(compute: Callable[[Item], Result], items: Sequence[Item], *, cores: int) -> Iterator[Result]:
