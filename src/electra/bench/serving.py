@@ -105,10 +105,11 @@ def contest(settings: ServeBenchConfig, folder: Path) -> Contest:
     else:
         write_graphs(model_folder(settings, folder), folder)
     tokens = round(model.tokenizer.encode(texts).lengths.mean() + 2) * settings.batch_size
+    contestants = tuple(name for name in CONTESTANTS if name not in left_out)
     return Contest(
         title=f"classifying {len(texts)} texts, {settings.batch_size} at a time, {settings.clients} clients",
-        contestants=tuple(name for name in CONTESTANTS if name not in left_out),
-        ours=("predict", "batches", "server"),
+        contestants=contestants,
+        ours=tuple(name for name in contestants if name != "pipeline"),
         left_out=left_out,
         step="pass",
         unit="texts",

@@ -1,7 +1,7 @@
 """Batches -> what a model makes of them, in their order; on a CPU each core has a batch of its own.
 
 Cores that share a batch wait for each other after every operation, some hundred times a batch: with texts as
-short as sentences they took 1.2 times as long (small's shape, two cores; docs/log.md).
+short as sentences they took 1.15 times as long (small's shape, two cores; docs/log.md).
 """
 
 import functools
