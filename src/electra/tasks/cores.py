@@ -26,6 +26,9 @@ CORE_TOKENS = 2048
 LEAST_TOKENS = 256
 """Of a batch that is worth a core of its own: a few sentences are ready sooner if the cores share them."""
 
+_STARTING = threading.Lock()
+"""While a pool starts, a thread that asks for its number of cores for the first time would be told of one."""
+
 
 def spread_rows(
     compute: Callable[[list[int]], Result],
@@ -71,7 +74,8 @@ def num_cores(device: torch.device) -> int:
     """How many batches may be computed at a time in this thread: a core of torch's for each."""
     # Several processes must call a model that they share in one order.
     is_shared = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return 1 if device.type != "cpu" or is_shared else torch.get_num_threads()
+    with _STARTING:
+        return 1 if device.type != "cpu" or is_shared else torch.get_num_threads()
 
 
 def spread(compute: Callable[[Item], Result], items: Sequence[Item], *, cores: int) -> Iterator[Result]:
@@ -79,7 +83,8 @@ def spread(compute: Callable[[Item], Result], items: Sequence[Item], *, cores: i
     if cores == 1 or len(items) == 1:
         yield from map(compute, items)
         return
-    pool = _pool(cores)
+    with _STARTING:
+        pool = _pool(cores)
     compute = _as_in_this_thread(compute)
     ahead: deque[Future[Result]] = deque()
     try:
