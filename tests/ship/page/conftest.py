@@ -79,7 +79,7 @@ def visit(page, server):
         page.goto("about:blank")
         page.set_viewport_size(window)
         page.emulate_media(**{"color_scheme": "light", "reduced_motion": "no-preference", **(media or {})})
-        # Its first question comes after its load, and must not take a failure that a test holds ready for the next.
+        # Its first question comes after its load, and must not take a failure that is meant for the next.
         with page.expect_response(f"{server.address}model"):
             page.goto(f"{server.address}#{tab}")
         return page
