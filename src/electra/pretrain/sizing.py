@@ -32,6 +32,8 @@ class ModelConfig:
     """How order is seen: learned table (the paper's), rotated queries and keys, or a bias to near tokens."""
     dropout: float | None = None
     """Dropout of hidden states and of attention weights."""
+    initializer_range: float | None = None
+    """Standard deviation of the first weights; the paper's 0.02 is little for widths far below 768."""
     layer_norm_eps: float | None = None
     """Added to the variance in every layer norm."""
 
