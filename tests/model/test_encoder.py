@@ -49,7 +49,7 @@ def test_computing_on_the_text_alone_changes_nothing(position, tiny, monkeypatch
     weight = torch.randn(3, 16, tiny.hidden_size) * mask[..., None]
     results = []
     for least_share in (2.0, 0.0):
-        monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", least_share)
+        monkeypatch.setattr("electra.model.padding.WORTHWHILE_PADDING", least_share)
         encoder.zero_grad()
         hidden = encoder(ids, attention_mask_BL=mask) * mask[..., None]
         (hidden * weight).sum().backward()
@@ -58,11 +58,25 @@ def test_computing_on_the_text_alone_changes_nothing(position, tiny, monkeypatch
         torch.testing.assert_close(text_only, padded, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("positions", ["all", "first"])
+def test_text_positions_of_the_caller_are_those_the_encoder_finds(positions, tiny):
+    encoder = seeded(tiny)
+    ids = random_ids(tiny, 3, 16)
+    mask = (torch.arange(16) < torch.tensor([[16], [5], [1]])).long()
+    results = []
+    for text in (None, mask.flatten().nonzero().squeeze(1)):
+        encoder.zero_grad()
+        hidden = encoder(ids, attention_mask_BL=mask, text_T=text, positions=positions)
+        hidden.square().sum().backward()
+        results.append([hidden.detach(), *(parameter.grad.clone() for parameter in encoder.parameters())])
+    assert all(torch.equal(found, given) for found, given in zip(*results, strict=True))
+
+
 @pytest.mark.parametrize("padding", ["none", "computed on", "removed"])
 @pytest.mark.parametrize("position", POSITIONS)
 def test_first_positions_alone_are_as_among_all(position, padding, tiny, monkeypatch):
     """Hidden states and all gradients, by the plain attention in double precision; then by the fused one."""
-    monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", 2.0 if padding == "computed on" else 0.0)
+    monkeypatch.setattr("electra.model.padding.WORTHWHILE_PADDING", 2.0 if padding == "computed on" else 0.0)
     encoder = seeded(dataclasses.replace(tiny, position_embedding_type=position)).double()
     ids = random_ids(tiny, 3, 16)
     lengths = torch.tensor([[16], [1], [5]])
@@ -216,7 +230,6 @@ def test_dropout_is_where_the_original_has_it(tiny, monkeypatch):
         places.append((tuple(value.shape), probability))
         return value
 
-    monkeypatch.setattr("electra.model.encoder.drop", record)
     monkeypatch.setattr("electra.model.attention.drop", record)
     config = dataclasses.replace(tiny, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
     seeded(config).train()(random_ids(config, 3, 8))
@@ -233,6 +246,24 @@ def test_autocast_gives_nearly_the_same(position, tiny):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             rounded = encoder(ids, attention_mask_BL=mask)
     assert float((rounded - exact).abs().mean()) < 0.02
+
+
+@pytest.mark.slow
+def test_a_compiled_encoder_is_one_graph_for_all_lengths(tiny):
+    from torch._dynamo.testing import CompileCounter
+
+    plain, compiled, graphs = seeded(tiny), seeded(tiny), CompileCounter()
+    compiled.compile(backend=graphs, dynamic=True)
+    for length in range(8, 41, 8):
+        ids = random_ids(tiny, 3, length)
+        mask = (torch.arange(length) < torch.tensor([[length], [length - 1], [3]])).long()
+        text = mask.flatten().nonzero().squeeze(1)
+        found, expected = (
+            encoder(ids, attention_mask_BL=mask, text_T=text) * mask[..., None]
+            for encoder in (compiled, plain)
+        )
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert graphs.frame_count == 1
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

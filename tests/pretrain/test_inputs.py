@@ -2,7 +2,8 @@ import dataclasses
 
 import torch
 
-from electra.pretrain.inputs import Inputs, TokenFacts
+from electra.pretrain.inputs import Inputs, TokenFacts, pick
+from electra.pretrain.randomness import StepRandom
 
 
 def test_a_batch_becomes_tensors_with_a_mask(toy):
@@ -22,6 +23,25 @@ def test_rows_without_padding_need_no_mask(toy):
     inputs = Inputs.from_batch(full)
     assert inputs.attention_mask_BL is None
     assert inputs.token_mask.all()
+
+
+def test_text_is_told_by_its_positions(toy):
+    inputs = toy.inputs(8)
+    values_BL2 = torch.randn(*inputs.input_ids_BL.shape, 2)
+    assert torch.equal(pick(values_BL2, inputs.text_N), values_BL2[inputs.token_mask])
+
+
+def test_rows_move_to_a_device_as_a_whole(toy):
+    inputs = toy.inputs(8)
+    masked = toy.objective().mask(inputs, StepRandom(seed=0, step=0, num_rows=8))
+    for given in (inputs, masked):
+        moved = given.to("meta")
+        assert {tensor.device.type for tensor in vars(moved).values()} == {"meta"}
+        assert [tensor.shape for tensor in vars(moved).values()] == [
+            each.shape for each in vars(given).values()
+        ]
+    full = Inputs.of(*(torch.zeros(2, 4, dtype=torch.long),) * 2, torch.tensor([4, 4]))
+    assert full.to("meta").attention_mask_BL is None
 
 
 def test_special_tokens_as_a_mask():

@@ -83,6 +83,7 @@ def test_as_google_masks_fewer_tokens_because_it_draws_some_twice() -> None:
     expected = 125 * (1 - (1 - 1 / 125) ** 19) / 128
     assert expected == pytest.approx(0.138, abs=1e-3)
     assert chosen(masked).float().mean().item() == pytest.approx(expected, abs=1e-3)
+    assert torch.equal(masked.chosen_U, chosen(masked).flatten().nonzero().squeeze(1))
     assert torch.equal(ids_BL.flatten()[masked.positions_P], masked.original_P)
 
 
@@ -142,6 +143,9 @@ def test_rows_of_any_length(
     chosen_BL = chosen(masked)
     assert not chosen_BL[torch.isin(ids_BL, torch.tensor([PAD, CLS, SEP, MASK]))].any()
     assert torch.equal(masked.masked_ids_BL[~chosen_BL], ids_BL[~chosen_BL])
+    assert torch.equal(masked.chosen_U, chosen_BL.flatten().nonzero().squeeze(1))
+    ordinary_BL = ~torch.isin(ids_BL, torch.tensor([PAD, CLS, SEP, MASK]))
+    assert torch.equal(masked.ordinary_M, ordinary_BL.flatten().nonzero().squeeze(1))
     assert torch.equal(ids_BL.flatten()[masked.positions_P], masked.original_P)
     for row, length in enumerate(lengths):
         assert chosen_BL[row].sum() <= original_count(length, mask_prob, 40)

@@ -17,7 +17,8 @@ def verdicts(count: int, *, seed: int, spread: float, bias: float, signal: float
 
 
 def detection(logits_BL, replaced_BL, judged_BL):
-    return metrics.detection_sums(detection_losses(logits_BL, replaced_BL), logits_BL, replaced_BL, judged_BL)
+    logits_N, replaced_N = logits_BL[judged_BL], replaced_BL[judged_BL]
+    return metrics.detection_sums(detection_losses(logits_N, replaced_N), logits_N, replaced_N)
 
 
 @pytest.mark.parametrize("spread", [0.02, 1.0, 6.0])

@@ -57,13 +57,12 @@ def tensor(arrays, name):
 
 
 def rows_of(arrays, prefix="") -> Inputs:
-    mask_BL = tensor(arrays, f"{prefix}in/input_mask")
-    return Inputs(
-        input_ids_BL=tensor(arrays, f"{prefix}in/input_ids"),
-        token_type_ids_BL=tensor(arrays, f"{prefix}in/segment_ids"),
-        lengths_B=mask_BL.sum(1),
-        attention_mask_BL=mask_BL,
+    input_ids_BL, token_type_ids_BL, mask_BL = (
+        tensor(arrays, f"{prefix}in/{name}") for name in ("input_ids", "segment_ids", "input_mask")
     )
+    inputs = Inputs.of(input_ids_BL, token_type_ids_BL, mask_BL.sum(1))
+    assert torch.equal(inputs.token_mask, mask_BL.bool())
+    return inputs
 
 
 @torch.no_grad()
@@ -86,6 +85,8 @@ def masked_of(arrays, objective, inputs, prefix="") -> Masked:
         positions_P=positions_P,
         original_P=inputs.input_ids_BL.flatten()[positions_P],
         uniform_P=middle_PV.gather(1, sampled_P1).squeeze(1),
+        chosen_U=positions_P.unique(),
+        ordinary_M=objective.ordinary_mask(inputs).flatten().nonzero().squeeze(1),
     )
 
 

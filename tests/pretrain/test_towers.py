@@ -42,3 +42,13 @@ def test_padding_changes_nothing(towers):
     mask_BL = torch.cat([torch.ones_like(ids_BL), torch.zeros(2, 3, dtype=torch.long)], dim=1)
     padded = towers(padded_BL, attention_mask_BL=mask_BL)[:, :6]
     torch.testing.assert_close(padded, towers(ids_BL), rtol=0, atol=1e-5)
+
+
+def test_towers_see_one_side_only_also_where_rows_could_be_packed(towers, monkeypatch):
+    """The kernel for packed rows sees both."""
+    ids_BL = torch.randint(5, 20, (2, 9), generator=torch.Generator().manual_seed(2))
+    mask_BL = (torch.arange(9) < torch.tensor([[9], [4]])).long()
+    text_T = mask_BL.flatten().nonzero().squeeze(1)
+    found = towers(ids_BL, attention_mask_BL=mask_BL)
+    monkeypatch.setattr("electra.model.self_attention.takes_packed", lambda *given, **options: True)
+    assert torch.equal(towers(ids_BL, attention_mask_BL=mask_BL, text_T=text_T), found)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from electra import files
 from electra.errors import InputError
-from electra.text.batches import Batches, Permutation
+from electra.text.batches import Batches, Permutation, made_ahead
 from electra.text.rows import FORMAT_VERSION, KIND, Rows, count_tokens, write_shard
 
 CLS, SEP = 2, 3
@@ -129,6 +129,22 @@ def test_prefetch_raises_what_the_reading_thread_met(rows):
     broken = Batches(Rows(rows.folder), seed=0, batch_size=13)
     with pytest.raises(FileNotFoundError, match="train-00002"):
         next(broken.prefetch())
+
+
+def test_what_is_made_ahead_ends_with_who_takes_it():
+    made = []
+
+    def count():
+        for number in range(100):
+            made.append(number)
+            yield number
+
+    stream = made_ahead(count(), ahead=2)
+    assert [next(stream) for _ in range(5)] == [0, 1, 2, 3, 4]
+    del stream
+    # Two were ready and one more waited for a place.
+    assert len(made) <= 8
+    assert "electra-prefetch" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_what_cannot_work_is_refused(rows, tmp_path):

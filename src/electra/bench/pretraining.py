@@ -28,7 +28,8 @@ from electra.pretrain import cost
 from electra.pretrain.config import GeneratorConfig, PretrainConfig
 from electra.pretrain.inputs import TokenFacts
 from electra.pretrain.objectives import build_objective
-from electra.pretrain.problem import PretrainProblem, Share
+from electra.pretrain.pieces import Share
+from electra.pretrain.problem import PretrainProblem
 from electra.text.batches import Batches
 from electra.text.rows import FORMAT_VERSION, KIND, Rows, write_shard
 from electra.train import devices

@@ -1,11 +1,19 @@
 """Queries, keys, values -> mixed values, by the fastest exact way; dropout; positions that act in attention.
 
-B rows, L positions, H heads, S numbers per head. Queries come scaled: a score is a plain product.
+B rows, L positions, T positions of text in all rows together, H heads, S numbers per head. Queries come
+scaled: a score is a plain product.
 """
 
+from importlib.util import find_spec
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+
+_HAS_PACKED_KERNEL = find_spec("torch.nn.attention.varlen") is not None
+_LEAST_CAPABILITY = (8, 0)
+_LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8
+"""What the kernel for packed rows takes: GPUs from Ampere on, and these numbers per head."""
 
 
 def attend(
@@ -28,6 +36,31 @@ def plain_is_faster(query_BHLS: Tensor, *, dropout: float) -> bool:
     # sees only plain operations.
     device = query_BHLS.device.type
     return device == "meta" or (device == "cpu" and (dropout > 0 or query_BHLS.dtype != torch.float32))
+
+
+def takes_packed(projected: Tensor, *, head_size: int, dropout: float) -> bool:
+    """Whether torch has a kernel for rows of several lengths, end to end, on this device and precision."""
+    return (
+        projected.device.type == "cuda"
+        and projected.dtype in (torch.float16, torch.bfloat16)
+        and dropout == 0
+        and head_size <= _LARGEST_HEAD
+        and head_size % _HEAD_MULTIPLE == 0
+        and _HAS_PACKED_KERNEL
+        and torch.cuda.get_device_capability(projected.device) >= _LEAST_CAPABILITY
+    )
+
+
+def attend_packed(
+    query_THS: Tensor, key_THS: Tensor, value_THS: Tensor, *, bounds: Tensor, longest: int
+) -> Tensor:
+    """The same for rows end to end, from one of `bounds` (B + 1) to the next, of up to `longest` tokens."""
+    # Not with the other imports: the first torch that we run with has no such module.
+    from torch.nn.attention.varlen import varlen_attn
+
+    mixed_THS = varlen_attn(query_THS, key_THS, value_THS, bounds, bounds, longest, longest, scale=1.0)
+    assert isinstance(mixed_THS, Tensor)
+    return mixed_THS
 
 
 def attention_map(query_BHLS: Tensor, key_BHLS: Tensor, *, bias: Tensor | None) -> Tensor:
@@ -83,6 +116,23 @@ def drop(value: Tensor, probability: float) -> Tensor:
     if value.device.type != "cpu":
         return functional.dropout(value, probability)
     return value * _byte_mask(value, dropped=min(255, round(probability * 256)))
+
+
+class Dropout(nn.Module):
+    """`drop` while training, nothing else; a module so that `train()` and `eval()` reach it."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    @property
+    def active(self) -> float:
+        """The probability that holds now."""
+        return self.probability if self.training else 0.0
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Drop numbers at random."""
+        return drop(value, self.active)
 
 
 def _byte_mask(value: Tensor, *, dropped: int) -> Tensor:

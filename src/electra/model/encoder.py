@@ -1,13 +1,12 @@
 """Token ids -> hidden states: the encoder of the paper, bottom-up.
 
 B rows, L positions, H heads, T positions of text in all rows together; numbers in an embedding E, a hidden
-state D, the feed-forward layer F, a head S.
+state D, the feed-forward layer F.
 
 A module's weights mean nothing until `initialise` or `load_state_dict`: both are left to who builds the whole
 model, since two encoders may share one `Embeddings`.
 """
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -16,23 +15,13 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from electra.errors import InputError
-from electra.model.attention import (
-    alibi_bias,
-    attend,
-    attention_map,
-    drop,
-    padding_bias,
-    rotary_angles,
-    rotate,
-)
+from electra.model.attention import Dropout, alibi_bias, padding_bias, rotary_angles
+from electra.model.padding import worthwhile_padding
+from electra.model.self_attention import Attention, AttentionInputs
 from electra.model.sizes import EncoderConfig
 
 Positions = Literal["all", "first"]
 """Of which the last hidden states are wanted. For [CLS] alone, the last layer has little to compute."""
-
-WORTHWHILE_PADDING = 0.1
-"""Share of padding from which layers compute on the text alone: 0.93 of the speed without any, 1.05 times at
-a tenth, 1.2 at a third, 1.7 at a half (small's shape, 32 x 128, forward and backward on one core)."""
 
 
 class GlorotLinear(nn.Linear):
@@ -52,23 +41,6 @@ def initialise(module: nn.Module, *, std: float, generator: torch.Generator | No
         bias = getattr(part, "bias", None)
         if isinstance(bias, nn.Parameter):
             nn.init.zeros_(bias)
-
-
-class Dropout(nn.Module):
-    """`drop` while training, nothing else; a module so that `train()` and `eval()` reach it."""
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    @property
-    def active(self) -> float:
-        """The probability that holds now."""
-        return self.probability if self.training else 0.0
-
-    def forward(self, value: Tensor) -> Tensor:
-        """Drop numbers at random."""
-        return drop(value, self.active)
 
 
 class Embeddings(nn.Module):
@@ -95,124 +67,6 @@ class Embeddings(nn.Module):
             vector_BLE = vector_BLE + self.position_embeddings.weight[: input_ids_BL.shape[1]]
         normal_BLE: Tensor = self.norm(vector_BLE)
         return normal_BLE
-
-
-class Padding:
-    """Where text stands in a padded batch, so that layers compute on nothing else (T tokens of text)."""
-
-    def __init__(self, attention_mask_BL: Tensor) -> None:
-        self.shape = attention_mask_BL.shape
-        self.text_T = attention_mask_BL.flatten().nonzero().squeeze(1)
-
-    def remove(self, value_BLX: Tensor) -> Tensor:
-        """The values at text: (T, X)."""
-        return value_BLX.flatten(0, 1).index_select(0, self.text_T)
-
-    def first(self, value_TX: Tensor) -> Tensor:
-        """The values at the first position of each row, where text begins: (B, 1, X)."""
-        start_B = torch.arange(self.shape[0]) * self.shape[1]
-        place_B = torch.searchsorted(self.text_T, start_B)
-        return value_TX.index_select(0, place_B.clamp(max=len(self.text_T) - 1))[:, None]
-
-    def restore(self, value_TX: Tensor) -> Tensor:
-        """Back in their places, zero at padding: (B, L, X)."""
-        flat = value_TX.new_zeros(self.shape.numel(), value_TX.shape[-1])
-        return flat.index_copy(0, self.text_T, value_TX).view(*self.shape, -1)
-
-
-def worthwhile_padding(attention_mask_BL: Tensor | None) -> Padding | None:
-    """The padding if computing without it is faster, else None: it is then computed on and ignored."""
-    # Finding the text takes a look at the data: a GPU would have to stop for it, a traced graph has none.
-    if attention_mask_BL is None or attention_mask_BL.device.type != "cpu" or torch.compiler.is_compiling():
-        return None
-    share = 1 - attention_mask_BL.float().mean().item()
-    return Padding(attention_mask_BL) if share >= WORTHWHILE_PADDING else None
-
-
-class AttentionInputs(NamedTuple):
-    """What is the same for all layers of a batch."""
-
-    bias: Tensor | None
-    """Added to the scores: padding and, with alibi, distance; broadcasts to (B, H, L, L)."""
-    rotation: tuple[Tensor, Tensor] | None
-    """Cosine and sine for queries and keys, with rotary positions."""
-    padding: Padding | None
-    """If given, hidden states are (T, D), the text alone, and only attention sees them padded."""
-
-
-class Projection(NamedTuple):
-    """A linear map of hidden states, made of a learned one."""
-
-    weight: Tensor
-    bias: Tensor
-
-
-class Attention(nn.Module):
-    """Every position looks at all others, in several heads."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.head_size = config.head_size
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
-        self.map_dropout = Dropout(config.attention_probs_dropout_prob)
-
-    def forward(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
-        """What each position takes from the others."""
-        query_BHLS, key_BHLS, value_BHLS = self.project(hidden_BLD, inputs)
-        mixed_BHLS = attend(
-            query_BHLS, key_BHLS, value_BHLS, bias=inputs.bias, dropout=self.map_dropout.active
-        )
-        mixed_BLD = mixed_BHLS.transpose(1, 2).flatten(2)
-        output: Tensor = self.output(inputs.padding.remove(mixed_BLD) if inputs.padding else mixed_BLD)
-        return output
-
-    def first(self, first_B1D: Tensor, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
-        """What the first position of each row, given by itself too, takes from the others: (B, 1, D)."""
-        # Rotary positions leave it as it is.
-        (query_BH1S,) = self.heads(first_B1D, self.queries)
-        key_BHLS, value_BHLS = self.heads(hidden_BLD, self.key, self.value, padding=inputs.padding)
-        if inputs.rotation is not None:
-            key_BHLS = rotate(key_BHLS, inputs.rotation)
-        bias = None if inputs.bias is None else inputs.bias[..., :1, :]
-        mixed_BH1S = attend(query_BH1S, key_BHLS, value_BHLS, bias=bias, dropout=self.map_dropout.active)
-        output: Tensor = self.output(mixed_BH1S.transpose(1, 2).flatten(2))
-        return output
-
-    def map(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
-        """The attention map (B, H, L, L) of these hidden states, without dropout."""
-        query_BHLS, key_BHLS, _ = self.project(hidden_BLD, inputs)
-        return attention_map(query_BHLS, key_BHLS, bias=inputs.bias)
-
-    def project(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, scaled, keys and values, split among the heads."""
-        query_BHLS, key_BHLS, value_BHLS = self.heads(
-            hidden_BLD, self.queries, self.key, self.value, padding=inputs.padding
-        )
-        if inputs.rotation is not None:
-            query_BHLS, key_BHLS = rotate(query_BHLS, inputs.rotation), rotate(key_BHLS, inputs.rotation)
-        return query_BHLS, key_BHLS, value_BHLS
-
-    @property
-    def queries(self) -> Projection:
-        """Scaled, so that a score is a plain product."""
-        scale = self.head_size**-0.5
-        return Projection(self.query.weight * scale, self.query.bias * scale)
-
-    def heads(
-        self, hidden_BLD: Tensor, *projections: Projection | nn.Linear, padding: Padding | None = None
-    ) -> Sequence[Tensor]:
-        """Several projections, each split among the heads: (B, H, L, S)."""
-        # One product in place of several: the input is read once, and its gradient written once.
-        weight = torch.cat([projection.weight for projection in projections])
-        bias = torch.cat([projection.bias for projection in projections])
-        projected = functional.linear(hidden_BLD, weight, bias)
-        if padding:
-            projected = padding.restore(projected)
-        split = projected.view(*projected.shape[:2], len(projections), -1, self.head_size)
-        return split.permute(2, 0, 3, 1, 4).contiguous().unbind()
 
 
 class FeedForward(nn.Module):
@@ -287,15 +141,17 @@ class Encoder(nn.Module):
         *,
         token_type_ids_BL: Tensor | None = None,
         attention_mask_BL: Tensor | None = None,
+        text_T: Tensor | None = None,
         positions: Positions = "all",
     ) -> Tensor:
         """Hidden states (B, L, D), or of first positions (B, 1, D).
 
-        Where the mask is 0 there is padding, whose hidden states mean nothing.
+        Where the mask is 0 there is padding, whose hidden states mean nothing. `text_T`: where in the
+        flattened mask it is not 0, for who knows it; on a GPU, layers compute on the text alone only then.
         """
         hidden_BLD = self.embed(input_ids_BL, token_type_ids_BL)
         inputs = self.attention_inputs(hidden_BLD, attention_mask_BL)
-        padding = worthwhile_padding(attention_mask_BL)
+        padding = worthwhile_padding(attention_mask_BL, text_T)
         if padding is None:
             return self.run_layers(hidden_BLD, inputs, positions)
         inputs = inputs._replace(padding=padding)
@@ -366,7 +222,7 @@ class Encoder(nn.Module):
                 bias = near_HLL if bias is None else near_HLL + bias
             case "rotary":
                 rotation = rotary_angles(self.config.head_size, length, device=device)
-        return AttentionInputs(bias, rotation, padding=None)
+        return AttentionInputs(bias, rotation, bias_is_padding=self.config.position_embedding_type != "alibi")
 
     def attention_dtype(self, hidden_BLD: Tensor) -> torch.dtype:
         """The precision of queries and keys: autocast may choose another than that of the hidden states."""

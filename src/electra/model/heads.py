@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from electra.model.encoder import Dropout, GlorotLinear
+from electra.model.attention import Dropout
+from electra.model.encoder import GlorotLinear
 from electra.model.sizes import EncoderConfig
 from electra.model.token_loss import token_loss
 

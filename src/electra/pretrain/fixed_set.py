@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from electra.pretrain.inputs import Inputs, TokenFacts
+from electra.pretrain.inputs import Inputs, TokenFacts, pick
 from electra.pretrain.metrics import Sums, area_sums
 from electra.pretrain.objectives.protocol import Objective
 from electra.pretrain.sampling import Corrupted, Unigram, corrupt
@@ -66,14 +66,14 @@ class FixedSet:
         """How suspicious replaced tokens look beside original ones; nothing if that is not learned."""
         for number in range(self.num_batches):
             batch = self.batches.part(number, rank=self.rank, world_size=self.world_size)
-            inputs = Inputs.from_batch(batch, device=self.device)
+            inputs = Inputs.from_batch(batch).to(self.device)
             corrupted = self.corrupted(batch, objective.ordinary_mask(inputs).cpu())
             suspicion_BL = objective.suspicion(inputs, corrupted.corrupted_ids_BL.to(self.device))
             if suspicion_BL is None:
                 return
-            judged_BL = inputs.token_mask
             replaced_BL = corrupted.replaced_BL.to(self.device)
-            yield {"fixed_auc": area_sums(suspicion_BL[judged_BL], replaced_BL[judged_BL])}
+            suspicion_N, replaced_N = (pick(values, inputs.text_N) for values in (suspicion_BL, replaced_BL))
+            yield {"fixed_auc": area_sums(suspicion_N, replaced_N)}
 
     def corrupted(self, batch: Batch, ordinary_BL: Tensor) -> Corrupted:
         """The rows of a batch with replaced tokens, on the CPU."""

@@ -1,6 +1,7 @@
 """Rows of token ids -> rows with some tokens masked, and which tokens those were.
 
-Shapes: B rows, L tokens, V vocabulary, K noise streams, P chosen positions of all rows together.
+Shapes: B rows, L tokens, V vocabulary, K noise streams; of all rows together, P chosen positions, U of them
+different, M that could be chosen.
 
 Masking is a pure function of rows and noise. Noise is drawn for the *global* batch at the fixed
 `seq_length`, and a process takes its own rows of it, so that a row is masked in the same way however many
@@ -12,12 +13,13 @@ processes share the batch and however far its batch is padded:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
 from electra.errors import InputError
+from electra.pretrain.inputs import copied
 
 # What the K uniform numbers of a token decide.
 _PRIORITY, _ACTION, _RANDOM_ID, _SPAN_LENGTH, _SAMPLE = range(5)
@@ -82,10 +84,18 @@ class Masked:
     """The tokens that stood there."""
     uniform_P: Tensor
     """A uniform number for each, for `sampling.sample`: samples do not depend on the slicing either."""
+    chosen_U: Tensor
+    """The chosen positions in order, each once."""
+    ordinary_M: Tensor
+    """The positions that could have been chosen: neither padding nor a special token."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on a device."""
+        return type(self)(**copied(vars(self), device))
 
 
 class Masker:
-    """Masks rows of one vocabulary, on the device it is made for.
+    """Masks rows of one vocabulary, on the host: how many tokens are chosen only a look at the data tells.
 
     Tokens meet a row's count exactly. Words and spans, which stay whole, never exceed it, and fall short only
     where no further one fits.
@@ -100,7 +110,6 @@ class Masker:
         mask_id: int,
         never_chosen: Sequence[int],
         continues_word_V: Tensor | None = None,
-        device: torch.device | str = "cpu",
     ) -> None:
         """`never_chosen`: the ids of [CLS] [SEP] [MASK] [PAD]; `continues_word_V` marks pieces like ##s."""
         assert mask_id in never_chosen, "[MASK] itself is never masked"
@@ -112,15 +121,15 @@ class Masker:
         self.seq_length = seq_length
         self.vocab_size = vocab_size
         self.mask_id = mask_id
-        self._never_chosen_V = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+        self._never_chosen_V = torch.zeros(vocab_size, dtype=torch.bool)
         self._never_chosen_V[list(never_chosen)] = True
-        self._continues_word_V = None if continues_word_V is None else continues_word_V.to(device)
+        self._continues_word_V = continues_word_V
 
     def draw_noise(self, num_rows: int, *, generator: torch.Generator) -> Tensor:
         """All that is random about masking `num_rows` rows and sampling for them: noise_BLK."""
         # Double precision: with 24 bits the samples drawn from a large vocabulary would be visibly grained.
         shape = (num_rows, self.seq_length, _NUM_STREAMS)
-        return torch.rand(shape, generator=generator, dtype=torch.float64, device=generator.device)
+        return torch.rand(shape, generator=generator, dtype=torch.float64)
 
     @torch.no_grad()
     def __call__(self, input_ids_BL: Tensor, lengths_B: Tensor, noise_BLK: Tensor) -> Masked:
@@ -145,12 +154,16 @@ class Masker:
             draws_P = columns_P
         noise_PK = noise_BLK[rows_P, draws_P]
         original_P = ids_BL[rows_P, columns_P]
-        positions_P = rows_P * input_ids_BL.shape[1] + columns_P
+        width = input_ids_BL.shape[1]
+        positions_P = rows_P * width + columns_P
+        rows_M, columns_M = candidate_BL.nonzero(as_tuple=True)
         return Masked(
             masked_ids_BL=self._replace(input_ids_BL, positions_P, noise_PK),
             positions_P=positions_P,
             original_P=original_P,
             uniform_P=noise_PK[:, _SAMPLE],
+            chosen_U=torch.unique(positions_P) if self.config.replacement == "as_google" else positions_P,
+            ordinary_M=rows_M * width + columns_M,
         )
 
     def _count(self, candidate_BL: Tensor, lengths_B: Tensor) -> Tensor:
@@ -162,7 +175,7 @@ class Masker:
 
     def _units(self, ids_BL: Tensor, candidate_BL: Tensor, noise_BLK: Tensor) -> tuple[Tensor, Tensor]:
         """Cut rows into what is chosen as one -> sizes at first tokens (else 0), each token's first token."""
-        columns_BL = torch.arange(ids_BL.shape[1], device=ids_BL.device).expand_as(ids_BL)
+        columns_BL = torch.arange(ids_BL.shape[1]).expand_as(ids_BL)
         if self._continues_word_V is None or self.config.strategy == "token":
             return candidate_BL.long(), columns_BL
         # What is never chosen begins a unit, so that none goes on across it; in itself it counts nothing.
@@ -176,9 +189,7 @@ class Masker:
 
     def _span_starts(self, uniform_BL: Tensor) -> Tensor:
         """Which words begin a span, when spans of random length follow each other."""
-        words = torch.arange(
-            1, self.config.max_span_words + 1, dtype=uniform_BL.dtype, device=uniform_BL.device
-        )
+        words = torch.arange(1, self.config.max_span_words + 1, dtype=uniform_BL.dtype)
         weights = (
             1 / words if self.config.span_lengths == "inverse" else (1 - self.config.span_stop_prob) ** words
         )
@@ -186,7 +197,7 @@ class Masker:
         lengths_BL = 1 + torch.searchsorted(cumulative[:-1], uniform_BL.contiguous(), right=True)
         next_start_BL = lengths_BL.cumsum(1)
         width = uniform_BL.shape[1]
-        starts = torch.zeros(len(uniform_BL), width + 1, dtype=torch.bool, device=uniform_BL.device)
+        starts = torch.zeros(len(uniform_BL), width + 1, dtype=torch.bool)
         starts.scatter_(1, next_start_BL.clamp(max=width), True)
         starts[:, 0] = True
         return starts[:, :width]
@@ -205,7 +216,7 @@ class Masker:
 
 def _before(lengths_B: Tensor, width: int) -> Tensor:
     """Which of `width` columns come before each row's end."""
-    return torch.arange(width, device=lengths_B.device) < lengths_B[:, None]
+    return torch.arange(width) < lengths_B[:, None]
 
 
 def _choose(sizes_BL: Tensor, count_B: Tensor, priority_BL: Tensor) -> Tensor:

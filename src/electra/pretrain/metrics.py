@@ -4,7 +4,7 @@ What a step measures is kept as named sums: over micro-batches, batches and proc
 the total is turned into numbers for people. A fraction is a pair (numerator, denominator); the area under the
 ROC curve is a histogram of logits for each class.
 
-B rows, L positions, N positions that are judged, K bins.
+N positions that are judged, K bins.
 """
 
 import math
@@ -23,8 +23,11 @@ _AUC_BINS = 2**14
 
 def fraction(numerator: Tensor, denominator: Tensor | int) -> Tensor:
     """A pair that `summarise` divides."""
-    whole = torch.as_tensor(denominator, device=numerator.device)
-    return torch.stack([numerator.detach().double(), whole.detach().double()])
+    part = numerator.detach().double()
+    # A number is filled in by the device itself: for one that is copied there the host would wait.
+    if not isinstance(denominator, Tensor):
+        return torch.stack([part, torch.full_like(part, denominator)])
+    return torch.stack([part, denominator.detach().double()])
 
 
 def mean(values: Tensor) -> Tensor:
@@ -32,11 +35,8 @@ def mean(values: Tensor) -> Tensor:
     return fraction(values.detach().double().sum(), values.numel())
 
 
-def detection_sums(losses_BL: Tensor, logits_BL: Tensor, replaced_BL: Tensor, judged_BL: Tensor) -> Sums:
-    """How well replaced tokens are told from original ones, at the positions that are judged."""
-    losses_N, logits_N, replaced_N = (
-        values_BL.detach()[judged_BL] for values_BL in (losses_BL, logits_BL, replaced_BL)
-    )
+def detection_sums(losses_N: Tensor, logits_N: Tensor, replaced_N: Tensor) -> Sums:
+    """How well replaced tokens are told from original ones."""
     said_N = logits_N > 0
     hits = (said_N & replaced_N).sum()
     return {
@@ -49,16 +49,14 @@ def detection_sums(losses_BL: Tensor, logits_BL: Tensor, replaced_BL: Tensor, ju
 
 
 def area_sums(logits_N: Tensor, replaced_N: Tensor) -> Tensor:
-    """What `summarise` makes an area under the ROC curve of."""
-    return torch.stack([_histogram(logits_N[~replaced_N]), _histogram(logits_N[replaced_N])])
-
-
-def _histogram(logits_N: Tensor) -> Tensor:
+    """What `summarise` makes an area under the ROC curve of: histograms of original and replaced (2, K)."""
     # A NaN counts as low: that the loss is none is for the training loop to see.
-    place_N = (
-        logits_N.float().nan_to_num(-_AUC_LOGIT).clamp(-_AUC_LOGIT, _AUC_LOGIT) / (2 * _AUC_LOGIT) + 0.5
-    ) * _AUC_BINS
-    return torch.bincount(place_N.long().clamp(max=_AUC_BINS - 1), minlength=_AUC_BINS).double()
+    logits_N = logits_N.detach().float().nan_to_num(-_AUC_LOGIT).clamp(-_AUC_LOGIT, _AUC_LOGIT)
+    bin_N = ((logits_N / (2 * _AUC_LOGIT) + 0.5) * _AUC_BINS).long().clamp(max=_AUC_BINS - 1)
+    # Added up in place of `bincount`, which looks at the data to know how long its result is.
+    counts = torch.zeros(2 * _AUC_BINS, dtype=torch.float64, device=logits_N.device)
+    counts.scatter_add_(0, bin_N + _AUC_BINS * replaced_N, torch.ones_like(bin_N, dtype=torch.float64))
+    return counts.view(2, _AUC_BINS)
 
 
 def add(parts: Iterable[Mapping[str, Tensor]]) -> Sums:

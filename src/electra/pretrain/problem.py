@@ -6,7 +6,7 @@ the command.
 
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,23 +15,15 @@ from torch import Tensor, nn
 from electra.pretrain import metrics
 from electra.pretrain.fixed_set import FixedSet
 from electra.pretrain.inputs import Inputs
+from electra.pretrain.masking import Masked
 from electra.pretrain.metrics import Sums
 from electra.pretrain.objectives.protocol import Counts, Objective
+from electra.pretrain.pieces import Piece, Pieces, Share
 from electra.pretrain.randomness import StepRandom
 from electra.pretrain.views import collapse, readable_row
-from electra.text.batches import Batch, Batches
+from electra.text.batches import Batches
 
 _NUM_SAMPLES = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Share:
-    """The rows of each batch that this process works on."""
-
-    rank: int = 0
-    world_size: int = 1
-    micro_batch: int | None = None
-    """Rows at once; None: all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +32,7 @@ class PretrainPart:
 
     module: nn.Module
     inputs: Inputs
+    masked: Masked
     random: StepRandom
     totals: Counts
 
@@ -50,7 +43,7 @@ class PretrainPart:
 
     def __call__(self) -> tuple[Tensor, Sums]:
         """Its share of the loss of the global batch, and its metrics as sums."""
-        loss, sums, _ = self.module(self.inputs, self.random, self.totals)
+        loss, sums, _ = self.module(self.inputs, self.random, self.totals, self.masked)
         return loss, sums
 
 
@@ -78,7 +71,7 @@ class PretrainProblem:
     device: torch.device
     flops_per_token: float
     add: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    """Sums over all processes."""
+    """Sums over all processes, where they are: on the host or on a device."""
     tokens: Callable[[Sequence[int]], list[str]]
     """Token ids as a person reads them."""
     fixed_set: FixedSet | None = None
@@ -93,20 +86,26 @@ class PretrainProblem:
     }
 
     def __post_init__(self) -> None:
-        self._ahead: Iterator[tuple[int, Batch]] | None = None
+        self._pieces = self._pieces_of(self.train, self.share)
+        self._ahead: Iterator[tuple[int, list[Piece]]] | None = None
         self._next = -1
 
     def begin(self, *, step: int, batch_number: int) -> PretrainWork:
         """The rows of a step, cut into micro-batches."""
         self.objective.begin_step(step)
-        batch = self._read(batch_number)
-        pieces = list(self._cut(batch, batch_number))
+        pieces = self._next_pieces(batch_number)
         totals = self._totals(pieces)
         parts = [
-            PretrainPart(module=self.module, inputs=inputs, random=random, totals=totals)
-            for inputs, random in pieces
+            PretrainPart(
+                module=self.module,
+                inputs=inputs.to(self.device),
+                masked=masked.to(self.device),
+                random=random,
+                totals=totals,
+            )
+            for inputs, masked, random in pieces
         ]
-        return PretrainWork(parts=parts, tokens=int(totals.tokens))
+        return PretrainWork(parts=parts, tokens=totals.tokens)
 
     def end(self, sums: Sums) -> None:
         """Let the objective take notice."""
@@ -167,52 +166,28 @@ class PretrainProblem:
     def _look(self, number: int) -> tuple[Tensor, Sums, dict[str, Tensor]]:
         """One batch of held-out rows; not through the wrapping, which would wait for other processes."""
         assert self.valid is not None
-        batch = self.valid.part(number, rank=self.share.rank, world_size=self.share.world_size)
-        random = StepRandom(
-            seed=self.seed,
-            step=number,
-            num_rows=self.valid.batch_size,
-            first_row=self.share.rank * len(batch.lengths_B),
-            purpose="valid",
-        )
-        inputs = Inputs.from_batch(batch, device=self.device)
-        output = self.objective(inputs, random, self._totals([(inputs, random)]))
+        whole = replace(self.share, micro_batch=None)
+        (piece,) = self._pieces_of(self.valid, whole, purpose="valid")[number]
+        inputs, masked = piece.inputs.to(self.device), piece.masked.to(self.device)
+        output = self.objective(inputs, piece.random, self._totals([piece]), masked)
         return output.loss, output.sums, output.views
 
-    def _totals(self, pieces: Sequence[tuple[Inputs, StepRandom]]) -> Counts:
-        """What losses are means over, in the global batch."""
-        # Masking is cheap and repeats exactly, so it is done once only to count.
-        counts = [self.objective.counts(inputs, random) for inputs, random in pieces]
-        sums = {
-            name: torch.stack([getattr(count, name) for count in counts]).sum() for name in Counts._fields
-        }
-        return Counts(**self.add(sums))
+    def _pieces_of(self, batches: Batches, share: Share, *, purpose: str = "train") -> Pieces:
+        return Pieces(batches=batches, mask=self.objective.mask, seed=self.seed, share=share, purpose=purpose)
 
-    def _read(self, number: int) -> Batch:
-        """The rows of this process in a batch; a thread reads the next ones meanwhile."""
+    def _next_pieces(self, number: int) -> list[Piece]:
+        """The micro-batches of a batch; a thread gets the next ones ready meanwhile."""
         if self._ahead is None or number != self._next:
             self.close()
-            self._ahead = self.train.prefetch(number, rank=self.share.rank, world_size=self.share.world_size)
-        found, batch = next(self._ahead)
+            self._ahead = self._pieces.ahead(number)
+        found, pieces = next(self._ahead)
         assert found == number, f"batch {found} in place of {number}"
         self._next = number + 1
-        return batch
+        return pieces
 
-    def _cut(self, batch: Batch, number: int) -> Iterator[tuple[Inputs, StepRandom]]:
-        num_rows = len(batch.lengths_B)
-        size = self.share.micro_batch or num_rows
-        for first in range(0, num_rows, size):
-            rows = slice(first, first + size)
-            piece = Batch(
-                row_ids_B=batch.row_ids_B[rows],
-                input_ids_BL=batch.input_ids_BL[rows],
-                token_type_ids_BL=batch.token_type_ids_BL[rows],
-                lengths_B=batch.lengths_B[rows],
-            )
-            random = StepRandom(
-                seed=self.seed,
-                step=number,
-                num_rows=self.train.batch_size,
-                first_row=self.share.rank * num_rows + first,
-            )
-            yield Inputs.from_batch(piece, device=self.device), random
+    def _totals(self, pieces: Sequence[Piece]) -> Counts:
+        """What losses are means over, in the global batch."""
+        counts = [self.objective.count(piece.inputs, piece.masked) for piece in pieces]
+        # A tensor of the host: processes add it up there, and no device has to stop for it to be read.
+        sums = self.add({"counts": torch.tensor(counts).sum(0)})
+        return Counts(*sums["counts"].tolist())

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from electra.model.heads import GeneratorHead
 from electra.model.token_loss import token_loss
 from electra.pretrain.config import GeneratorConfig
-from electra.pretrain.inputs import Inputs
+from electra.pretrain.inputs import Inputs, pick
 from electra.pretrain.masking import Masked
 from electra.pretrain.metrics import Sums, mean
 from electra.pretrain.networks import FixedGenerator, Generator
@@ -46,7 +46,7 @@ def masked_hidden(generator: nn.Module, inputs: Inputs, masked: Masked) -> Tenso
     # Two towers never see the token of a position itself, so for them nothing needs a mask.
     ids_BL = inputs.input_ids_BL if isinstance(generator, TwoTowers) else masked.masked_ids_BL
     hidden_BLD: Tensor = generator(ids_BL, **inputs.context)
-    return hidden_BLD.flatten(0, 1)[masked.positions_P]
+    return pick(hidden_BLD, masked.positions_P)
 
 
 def vocabulary_reduce(

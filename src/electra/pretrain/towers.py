@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from electra.model.encoder import AttentionInputs, Embeddings, Encoder
+from electra.model.encoder import Embeddings, Encoder
+from electra.model.self_attention import AttentionInputs
 from electra.model.sizes import EncoderConfig
 
 
@@ -39,7 +40,8 @@ class Tower(Encoder):
         unseen_LL = distance_LL < 0 if self.side == "left" else distance_LL > 0
         bias = torch.zeros((), dtype=dtype, device=hidden_BLD.device) if inputs.bias is None else inputs.bias
         # As low as for padding: finite, so that a position that sees nothing gives no NaN.
-        return inputs._replace(bias=bias.masked_fill(unseen_LL, torch.finfo(dtype).min / 2))
+        bias = bias.masked_fill(unseen_LL, torch.finfo(dtype).min / 2)
+        return inputs._replace(bias=bias, bias_is_padding=False)
 
 
 class TwoTowers(nn.Module):
@@ -61,10 +63,16 @@ class TwoTowers(nn.Module):
         *,
         token_type_ids_BL: Tensor | None = None,
         attention_mask_BL: Tensor | None = None,
+        text_T: Tensor | None = None,
     ) -> Tensor:
         """Hidden states (B, L, 2 D) that do not depend on the token of their own position."""
         left_BLD, right_BLD = (
-            tower(input_ids_BL, token_type_ids_BL=token_type_ids_BL, attention_mask_BL=attention_mask_BL)
+            tower(
+                input_ids_BL,
+                token_type_ids_BL=token_type_ids_BL,
+                attention_mask_BL=attention_mask_BL,
+                text_T=text_T,
+            )
             for tower in (self.left, self.right)
         )
         if attention_mask_BL is not None:

@@ -295,7 +295,8 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[Outcome, TaskModel]:
     num_layers = study.start.config.num_hidden_layers
     model.encoder.recomputes_layers = train.checkpoint_activations
     if train.compile != "off":
-        model.encoder.compile(mode=train.compile)
+        # One graph for all lengths: one for each would take minutes, and after eight torch gives up.
+        model.encoder.compile(mode=train.compile, dynamic=True)
     depth = partial(layer_depth, num_layers=num_layers)
     state = TrainState(
         model=model,

@@ -23,7 +23,8 @@ from electra.pretrain.fixed_set import FixedSet
 from electra.pretrain.inputs import Inputs, TokenFacts
 from electra.pretrain.objectives import build_objective
 from electra.pretrain.objectives.protocol import Objective
-from electra.pretrain.problem import PretrainProblem, Share
+from electra.pretrain.pieces import Share
+from electra.pretrain.problem import PretrainProblem
 from electra.pretrain.randomness import StepRandom
 from electra.pretrain.sizing import ModelConfig, paper_values
 from electra.pretrain.views import show_row
@@ -213,7 +214,8 @@ def build(
     if train.compile != "off":
         for part in objective.children():
             if isinstance(part, Encoder):
-                part.compile(mode=train.compile)
+                # One graph for all lengths: one for each would take minutes, and after eight torch gives up.
+                part.compile(mode=train.compile, dynamic=True)
     num_valid = min(settings.valid_rows, len(valid_rows))
     valid_size = min(train.batch_size, num_valid - num_valid % world.size)
     problem = PretrainProblem(
@@ -282,10 +284,11 @@ def token_facts(tokenizer: Tokenizer, data: Path) -> TokenFacts:
 
 def bytes_per_row(objective: Objective, rows: Rows, device: torch.device) -> float:
     """What a forward pass keeps for its backward pass, for each row."""
-    batch = Batches(rows, seed=0, batch_size=_PROBE_ROWS)[0]
+    inputs = Inputs.from_batch(Batches(rows, seed=0, batch_size=_PROBE_ROWS)[0])
     random = StepRandom(seed=0, step=0, num_rows=_PROBE_ROWS)
+    masked = objective.mask(inputs, random).to(device)
     with saved_bytes() as total:
-        objective.train()(Inputs.from_batch(batch, device=device), random)
+        objective.train()(inputs.to(device), random, masked=masked)
     # What checkpoints of activations hold is not seen by the count.
     held = sum(
         activation_bytes(

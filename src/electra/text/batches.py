@@ -5,11 +5,13 @@ step are the next `batch_size` positions of the endless sequence of epochs. Noth
 replayed: step 1,000,000 costs as much as step 0.
 """
 
+import itertools
 import queue
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,11 @@ import numpy.typing as npt
 from electra import seeds
 from electra.errors import InputError
 from electra.text.rows import Rows
+
+AHEAD = 4
+"""Batches that are made before they are asked for."""
+
+Item = TypeVar("Item")
 
 _FEISTEL_ROUNDS = 6
 _LENGTH_MULTIPLE = 8
@@ -115,35 +122,45 @@ class Batches:
         )
 
     def prefetch(
-        self, start: int = 0, *, rank: int = 0, world_size: int = 1, ahead: int = 4
+        self, start: int = 0, *, rank: int = 0, world_size: int = 1, ahead: int = AHEAD
     ) -> Iterator[tuple[int, Batch]]:
         """Endless (step, batch) from `start` on, read by a thread that is `ahead` steps in front."""
-        ready: queue.Queue[tuple[int, Batch] | BaseException] = queue.Queue(maxsize=ahead)
-        stopped = threading.Event()
+        parts = ((step, self.part(step, rank=rank, world_size=world_size)) for step in itertools.count(start))
+        return made_ahead(parts, ahead=ahead)
 
-        def put(item: tuple[int, Batch] | BaseException) -> None:
-            while not stopped.is_set():
-                with suppress(queue.Full):
-                    ready.put(item, timeout=0.1)
-                    return
 
-        def read() -> None:
-            step = start
-            try:
-                while not stopped.is_set():
-                    put((step, self.part(step, rank=rank, world_size=world_size)))
-                    step += 1
-            except BaseException as error:
-                put(error)
+def made_ahead(items: Iterator[Item], *, ahead: int = AHEAD) -> Iterator[Item]:
+    """The items of an endless iterator, made by a thread that is `ahead` of them in front."""
+    ready: queue.Queue[Item | _Failure] = queue.Queue(maxsize=ahead)
+    stopped = threading.Event()
 
-        thread = threading.Thread(target=read, name="electra-prefetch", daemon=True)
-        thread.start()
+    def put(item: Item | _Failure) -> None:
+        while not stopped.is_set():
+            with suppress(queue.Full):
+                ready.put(item, timeout=0.1)
+                return
+
+    def make() -> None:
         try:
-            while True:
-                item = ready.get()
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            stopped.set()
-            thread.join()
+            while not stopped.is_set():
+                put(next(items))
+        except BaseException as error:
+            put(_Failure(error))
+
+    thread = threading.Thread(target=make, name="electra-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = ready.get()
+            if isinstance(item, _Failure):
+                raise item.error
+            yield item
+    finally:
+        stopped.set()
+        thread.join()
+
+
+class _Failure(NamedTuple):
+    """What the thread met, for who waits for an item."""
+
+    error: BaseException

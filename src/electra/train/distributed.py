@@ -49,7 +49,8 @@ class World:
         if self.size == 1:
             yield
             return
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        # Beside NCCL one for numbers of the host: no GPU has to stop for them.
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
         try:
             yield
         finally:
@@ -72,8 +73,12 @@ class World:
         if self.size == 1:
             return module
         if way == "ddp":
-            return DistributedDataParallel(module, find_unused_parameters=idle_weights)
-        mesh = init_device_mesh(self._device(), (self.size,))
+            # Gradients lie where they are sent from, without a copy of them; sending begins with the last
+            # layer's, while those of the others are computed.
+            return DistributedDataParallel(
+                module, find_unused_parameters=idle_weights, gradient_as_bucket_view=True
+            )
+        mesh = init_device_mesh(next(module.parameters()).device.type, (self.size,))
         for part in (*layers, module):
             fully_shard(part, mesh=mesh)
         for method in methods:
@@ -81,7 +86,7 @@ class World:
         return module
 
     def add(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Sums over all processes, in float64 and by one message."""
+        """Sums over all processes, in float64 and by one message; of the host's or of one device's values."""
         if self.size == 1:
             return dict(sums)
         flat = torch.cat([value.detach().double().flatten() for value in sums.values()])
@@ -96,7 +101,7 @@ class World:
         """The largest of the processes' values: what one has seen, all know."""
         if self.size == 1:
             return value
-        shared = torch.tensor(value, dtype=torch.float64, device=self._device())
+        shared = torch.tensor(value, dtype=torch.float64)
         distributed.all_reduce(shared, distributed.ReduceOp.MAX)
         return float(shared)
 
@@ -104,9 +109,6 @@ class World:
         """Wait for all."""
         if self.size > 1:
             distributed.barrier()
-
-    def _device(self) -> str:
-        return "cuda" if distributed.get_backend() == "nccl" else "cpu"
 
 
 @contextmanager

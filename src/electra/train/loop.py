@@ -123,13 +123,13 @@ def training_steps(state: TrainState, problem: Problem, config: LoopConfig, worl
     while True:
         before = time.perf_counter()
         work = problem.begin(step=state.step, batch_number=state.batch_number)
-        loss, sums = _gradients(state, problem, config, world, work)
+        loss_sum, sums = _gradients(state, problem, config, world, work)
         # As in the original's recorded runs, the first update reads step 1.
         progress = config.budget.progress(
             steps=state.step + 1, seconds=state.seconds, tokens=state.tokens + work.tokens
         )
         rate = learning_rate(config.schedule, step=state.step + 1, progress=progress)
-        norm, finite = _update(state, config, rate, loss)
+        loss, norm, finite = _update(state, config, rate, loss_sum)
         if finite:
             problem.end(sums)
         state.step += 1
@@ -148,7 +148,7 @@ def training_steps(state: TrainState, problem: Problem, config: LoopConfig, worl
 
 def _gradients(
     state: TrainState, problem: Problem, config: LoopConfig, world: World, work: Work
-) -> tuple[float, Sums]:
+) -> tuple[Tensor, Sums]:
     """Gradients of the global loss, in the weights; the loss, and the sums over all processes."""
     state.optimizer.zero_grad(set_to_none=True)
     problem.module.train()
@@ -167,19 +167,24 @@ def _gradients(
         for name, value in {_LOSS: loss.detach().double(), **sums}.items():
             totals[name] = totals[name] + value if name in totals else value
     totals = world.add(totals)
-    return float(totals.pop(_LOSS)), totals
+    return totals.pop(_LOSS), totals
 
 
-def _update(state: TrainState, config: LoopConfig, rate: float, loss: float) -> tuple[float, bool]:
-    """Change the weights, unless loss or gradient is no number; the gradient's norm and whether they were."""
+def _update(
+    state: TrainState, config: LoopConfig, rate: float, loss_sum: Tensor
+) -> tuple[float, float, bool]:
+    """Change the weights, unless loss or gradient is no number; both, and whether they were."""
     weights = [weight for group in state.optimizer.param_groups for weight in group["params"]]
     if state.scaler is not None:
         state.scaler.unscale_(state.optimizer)
-    norm = float(whole_tensor(clip_by_global_norm(weights, clip_norm=config.clip_norm)))
+    gradient_norm = whole_tensor(clip_by_global_norm(weights, clip_norm=config.clip_norm))
+    # The one read of a step: a GPU has caught up with the host when it is done. It cannot be put off, since
+    # an update with what is no number could not be taken back.
+    loss, norm = torch.stack([loss_sum, gradient_norm.double()]).tolist()
     finite = is_finite(loss, norm)
     if finite:
         set_learning_rate(state.optimizer, rate)
         state.optimizer.step()
     if state.scaler is not None:
         state.scaler.update()
-    return norm, finite
+    return loss, norm, finite

@@ -147,9 +147,10 @@ class Session:
         state = self.state
         self._read_clock()
         self.store.check()
-        # While fp16 looks for its scale, gradients that are too large are meant to happen.
-        calibrating = state.scaler is not None and state.scaler.get_scale() > 1
-        verdict = "skip" if calibrating and not step.finite else self._judge(step)
+        # While fp16 looks for its scale, gradients that are too large are meant to happen. A device has to
+        # stop for us to read the scale: not in every step.
+        calibrating = not step.finite and state.scaler is not None and state.scaler.get_scale() > 1
+        verdict = "skip" if calibrating else self._judge(step)
         if verdict == "roll_back":
             self._roll_back(step)
             return

@@ -27,19 +27,18 @@ def test_the_generators_gradient_is_that_of_the_expected_loss_of_the_discriminat
     masked_L[position] = toy.tokens.mask_id
 
     def rows(row_L, count):
-        return Inputs(
-            input_ids_BL=row_L.expand(count, -1),
-            token_type_ids_BL=torch.zeros(count, 8, dtype=torch.long),
-            lengths_B=torch.full((count,), 8),
-            attention_mask_BL=None,
-        )
+        segments_BL = torch.zeros(count, 8, dtype=torch.long)
+        return Inputs.of(row_L.expand(count, -1), segments_BL, torch.full((count,), 8))
 
     inputs = rows(row_L, copies)
+    positions_P = torch.arange(copies) * 8 + position
     masked = Masked(
         masked_ids_BL=masked_L.expand(copies, -1),
-        positions_P=torch.arange(copies) * 8 + position,
+        positions_P=positions_P,
         original_P=row_L[position].expand(copies),
         uniform_P=(torch.arange(copies, dtype=torch.float64) + 0.5) / copies,
+        chosen_U=positions_P,
+        ordinary_M=positions_P,
     )
     objective.loss(inputs, masked, objective.count(inputs, masked)).loss.backward()
 

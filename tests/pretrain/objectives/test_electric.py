@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -18,12 +19,7 @@ def corrupted(inputs: Inputs) -> Inputs:
     """Four words of each row in the reverse order: each of a class that does not belong there."""
     ids_BL = inputs.input_ids_BL.clone()
     ids_BL[:, 2:6] = ids_BL[:, 2:6].flip(1)
-    return Inputs(
-        input_ids_BL=ids_BL,
-        token_type_ids_BL=inputs.token_type_ids_BL,
-        lengths_B=inputs.lengths_B,
-        attention_mask_BL=inputs.attention_mask_BL,
-    )
+    return dataclasses.replace(inputs, input_ids_BL=ids_BL)
 
 
 def test_it_learns(toy, trained, monkeypatch):
@@ -47,11 +43,10 @@ def test_a_score_does_not_depend_on_padding(toy, trained):
     inputs = toy.inputs(4, seed=3)
     together_B = trained.pseudo_log_likelihood(inputs)
     for row, length in enumerate(inputs.lengths_B.tolist()):
-        alone = Inputs(
-            input_ids_BL=inputs.input_ids_BL[[row], :length],
-            token_type_ids_BL=inputs.token_type_ids_BL[[row], :length],
-            lengths_B=inputs.lengths_B[[row]],
-            attention_mask_BL=None,
+        alone = Inputs.of(
+            inputs.input_ids_BL[[row], :length],
+            inputs.token_type_ids_BL[[row], :length],
+            inputs.lengths_B[[row]],
         )
         assert trained.pseudo_log_likelihood(alone).item() == pytest.approx(together_B[row].item(), rel=1e-4)
 

@@ -9,11 +9,12 @@ import torch
 from electra.model import names
 from electra.model.encoder import Encoder
 from electra.pretrain import metrics
-from electra.pretrain.config import GeneratorConfig, ObjectiveName
+from electra.pretrain.config import AdversarialConfig, GeneratorConfig, ObjectiveName
 from electra.pretrain.inputs import Inputs
 from electra.pretrain.objectives import OBJECTIVES
 from electra.pretrain.objectives.protocol import Counts
 from electra.pretrain.randomness import StepRandom
+from electra.train.optim import OptimizerConfig, build_optimizer, clip_by_global_norm
 
 EACH = pytest.mark.parametrize("name", OBJECTIVES)
 RANDOM = StepRandom(seed=4, step=7, num_rows=32)
@@ -23,12 +24,8 @@ def part_of(inputs: Inputs, first: int, last: int) -> Inputs:
     """Some rows, padded no further than they need."""
     lengths_B = inputs.lengths_B[first:last]
     width = int(lengths_B.max())
-    mask_BL = inputs.attention_mask_BL[first:last, :width]
-    return Inputs(
-        input_ids_BL=inputs.input_ids_BL[first:last, :width],
-        token_type_ids_BL=inputs.token_type_ids_BL[first:last, :width],
-        lengths_B=lengths_B,
-        attention_mask_BL=None if mask_BL.all() else mask_BL,
+    return Inputs.of(
+        inputs.input_ids_BL[first:last, :width], inputs.token_type_ids_BL[first:last, :width], lengths_B
     )
 
 
@@ -55,8 +52,8 @@ def test_parts_of_a_batch_add_up_to_the_whole(toy, name):
         (part_of(inputs, first, last), dataclasses.replace(RANDOM, first_row=first))
         for first, last in ((0, 5), (5, 20), (20, 32))
     ]
-    counts = [objective.counts(*part) for part in parts]
-    totals = Counts(*(torch.stack(column).sum() for column in zip(*counts, strict=True)))
+    counts = [objective.count(part[0], objective.mask(*part)) for part in parts]
+    totals = Counts(*map(sum, zip(*counts, strict=True)))
     outputs = [objective(*part, totals) for part in parts]
     for part in outputs:
         part.loss.backward()
@@ -127,6 +124,37 @@ def test_weights_that_are_no_numbers_give_a_loss_that_is_none(toy, name):
     with torch.no_grad():
         objective.encoder.layers[0].attention.query.weight.fill_(torch.nan)
     assert objective(toy.inputs(), RANDOM).loss.isnan()
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "changes"),
+    [
+        *((name, 10**9, {}) for name in OBJECTIVES),
+        ("two_stage", 0, {}),
+        ("adversarial", 0, {"adversarial": AdversarialConfig(baseline="moving")}),
+        ("electra", 0, {"generator": GeneratorConfig(kind="uniform")}),
+        ("electra", 0, {"generator": GeneratorConfig(sampling_dropout="off", correct_token="forbidden")}),
+    ],
+)
+def test_a_step_looks_at_no_value(toy, name, step, changes):
+    """On `meta` there are none: a read, a shape that depends on one or a tensor of the host's fails."""
+    objective = toy.objective(name, dropout=0.1, **changes).train()
+    objective.begin_step(step)
+    inputs = toy.inputs()
+    masked = objective.mask(inputs, RANDOM)
+    totals = objective.count(inputs, masked)
+    objective.to("meta")
+    # AdamW of torch refuses `meta` before it begins. It is the same kernel, and its ages stay on the device.
+    optimizer = build_optimizer(OptimizerConfig(optimizer="adam_as_google"), objective.named_parameters())
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none=True)
+        objective.begin_step(step)
+        output = objective(inputs.to("meta"), RANDOM, totals, masked.to("meta"))
+        output.loss.backward()
+        norm = clip_by_global_norm(objective.parameters(), clip_norm=1.0)
+        optimizer.step()
+        objective.end_step(output.sums)
+    assert {value.device.type for value in (output.loss, norm, *output.sums.values())} == {"meta"}
 
 
 @EACH

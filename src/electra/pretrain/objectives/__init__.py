@@ -48,7 +48,6 @@ def build_objective(
         mask_id=tokens.mask_id,
         never_chosen=tokens.special_ids,
         continues_word_V=tokens.continues_word_V,
-        device=device,
     )
     objective = OBJECTIVES[config.objective](config, encoder, masker, tokens)
     # On the CPU, so that all devices start from the same weights.

@@ -17,7 +17,7 @@ from electra.model.heads import DiscriminatorHead, token_losses
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import PretrainConfig
 from electra.pretrain.detection import detect, detection_views, suspicion
-from electra.pretrain.inputs import Inputs, TokenFacts
+from electra.pretrain.inputs import Inputs, TokenFacts, pick
 from electra.pretrain.masking import Masked, Masker
 from electra.pretrain.metrics import Sums, detection_sums, mean
 from electra.pretrain.networks import FixedGenerator, build_networks
@@ -68,18 +68,18 @@ class Adversarial(Objective):
             self.discriminator, self.discriminator_head, inputs, masked, proposal.sampled_P
         )
         # As in the paper, a token is rewarded for the loss at its own position only.
-        reward_P = losses_BL.detach().flatten()[masked.positions_P]
+        reward_P = pick(losses_BL.detach(), masked.positions_P)
         baseline_P, baseline_losses_P = self.baseline(hidden_PD, reward_P)
         (surprise_P,) = reduce(token_losses, proposal.sampled_P)
         policy_losses_P = (reward_P - baseline_P) * surprise_P
-        judged_BL = inputs.token_mask
+        losses_N, replaced_N = (pick(values, inputs.text_N) for values in (losses_BL, corrupted.replaced_BL))
         return StepOutput(
             loss=self.config.generator_weight * share(policy_losses_P + baseline_losses_P, totals.masked)
-            + self.config.discriminator_weight * share(losses_BL[judged_BL], totals.tokens),
+            + self.config.discriminator_weight * share(losses_N, totals.tokens),
             sums={
                 **proposal_sums(proposal, masked),
-                **detection_sums(losses_BL, logits_BL, corrupted.replaced_BL, judged_BL),
-                "replaced_fraction": mean(corrupted.replaced_BL[inputs.token_mask]),
+                **detection_sums(losses_N, pick(logits_BL, inputs.text_N), replaced_N),
+                "replaced_fraction": mean(replaced_N),
                 "reward": mean(reward_P),
                 "baseline": mean(baseline_P),
             },

@@ -16,7 +16,7 @@ from electra.model.heads import DiscriminatorHead, GeneratorHead, token_losses
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import PretrainConfig
 from electra.pretrain.detection import detection_losses, detection_views
-from electra.pretrain.inputs import Inputs, TokenFacts
+from electra.pretrain.inputs import Inputs, TokenFacts, pick
 from electra.pretrain.masking import Masked, Masker
 from electra.pretrain.metrics import detection_sums, mean
 from electra.pretrain.networks import build_networks
@@ -45,23 +45,24 @@ class AllTokensMlm(Objective):
         proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.config.generator)
         corrupted = corrupt(inputs.input_ids_BL, masked.positions_P, proposal.sampled_P)
         hidden_BLD = self.discriminator(corrupted.corrupted_ids_BL, **inputs.context)
-        judged_BL, replaced_BL = inputs.token_mask, corrupted.replaced_BL
+        text_N = inputs.text_N
         (vocabulary_losses_N,) = self.recovery_head.reduce(
-            hidden_BLD[judged_BL],
+            pick(hidden_BLD, text_N),
             self.discriminator.embeddings.word_embeddings.weight,
             token_losses,
-            inputs.input_ids_BL[judged_BL],
+            pick(inputs.input_ids_BL, text_N),
         )
         # The gate reads like a discriminator: above 0 the input looks replaced and is not copied.
         gate_BL = self.copy_gate(hidden_BLD).float()
-        losses_N = copy_losses(gate_BL[judged_BL], vocabulary_losses_N, replaced_BL[judged_BL])
+        gate_N, replaced_N = pick(gate_BL, text_N), pick(corrupted.replaced_BL, text_N)
+        losses_N = copy_losses(gate_N, vocabulary_losses_N, replaced_N)
         return StepOutput(
             loss=self.config.generator_weight * share(proposal.loss_P, totals.masked)
             + self.config.recovery_weight * share(losses_N, totals.tokens),
             sums={
                 **proposal_sums(proposal, masked),
-                **detection_sums(detection_losses(gate_BL, replaced_BL), gate_BL, replaced_BL, judged_BL),
-                "replaced_fraction": mean(replaced_BL[judged_BL]),
+                **detection_sums(detection_losses(gate_N, replaced_N), gate_N, replaced_N),
+                "replaced_fraction": mean(replaced_N),
                 "recovery_loss": mean(losses_N),
             },
             views=detection_views(masked, corrupted, gate_BL),

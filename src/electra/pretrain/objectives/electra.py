@@ -12,7 +12,7 @@ from electra.model.heads import DiscriminatorHead
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import PretrainConfig
 from electra.pretrain.detection import detect, detection_views, suspicion
-from electra.pretrain.inputs import Inputs, TokenFacts
+from electra.pretrain.inputs import Inputs, TokenFacts, pick
 from electra.pretrain.masking import Masked, Masker
 from electra.pretrain.metrics import detection_sums, mean
 from electra.pretrain.networks import build_networks
@@ -39,16 +39,17 @@ class Electra(Objective):
         proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.config.generator)
         detection = detect(self.discriminator, self.discriminator_head, inputs, masked, proposal.sampled_P)
         corrupted, logits_BL, losses_BL = detection
-        judged_BL, num_judged = self.judged(inputs, masked, totals)
+        judged_N, num_judged = self.judged(inputs, masked, totals)
+        losses_N = pick(losses_BL, judged_N)
         generator_loss = share(proposal.loss_P, totals.masked)
-        discriminator_loss = share(losses_BL[judged_BL], num_judged)
+        discriminator_loss = share(losses_N, num_judged)
         return StepOutput(
             loss=self.config.generator_weight * generator_loss
             + self.config.discriminator_weight * discriminator_loss,
             sums={
                 **proposal_sums(proposal, masked),
-                **detection_sums(losses_BL, logits_BL, corrupted.replaced_BL, judged_BL),
-                "replaced_fraction": mean(corrupted.replaced_BL[inputs.token_mask]),
+                **detection_sums(losses_N, pick(logits_BL, judged_N), pick(corrupted.replaced_BL, judged_N)),
+                "replaced_fraction": mean(pick(corrupted.replaced_BL, inputs.text_N)),
             },
             views=detection_views(masked, corrupted, logits_BL),
         )
@@ -57,6 +58,6 @@ class Electra(Objective):
         """The discriminator's logits."""
         return suspicion(self.discriminator, self.discriminator_head, inputs, ids_BL)
 
-    def judged(self, inputs: Inputs, masked: Masked, totals: Counts) -> tuple[Tensor, Tensor]:
-        """Where the discriminator learns, and how many such positions the global batch has."""
-        return inputs.token_mask, totals.tokens
+    def judged(self, inputs: Inputs, masked: Masked, totals: Counts) -> tuple[Tensor, int]:
+        """The positions at which the discriminator learns, and how many the global batch has."""
+        return inputs.text_N, totals.tokens

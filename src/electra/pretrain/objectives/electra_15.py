@@ -3,7 +3,6 @@
 The paper's ELECTRA 15 %: how much of ELECTRA's gain comes from learning at all positions.
 """
 
-import torch
 from torch import Tensor
 
 from electra.pretrain.inputs import Inputs
@@ -15,8 +14,6 @@ from electra.pretrain.objectives.protocol import Counts
 class Electra15(Electra):
     """Replaced token detection at the masked positions."""
 
-    def judged(self, inputs: Inputs, masked: Masked, totals: Counts) -> tuple[Tensor, Tensor]:
+    def judged(self, inputs: Inputs, masked: Masked, totals: Counts) -> tuple[Tensor, int]:
         """The masked positions."""
-        judged_BL = torch.zeros_like(inputs.token_mask)
-        judged_BL.view(-1)[masked.positions_P] = True
-        return judged_BL, totals.masked
+        return masked.chosen_U, totals.masked

@@ -5,7 +5,7 @@ with p(token | context) proportional to exp(-E). It is learned by noise-contrast
 replaced by samples of a generator q that knows the probability of each, and the probability that a token is
 noise follows from E and q. Since the energies come out normalised, one pass scores a whole text.
 
-N positions that are not padding, P masked positions, B rows.
+N positions that are not padding, M of them without special tokens, P masked positions, B rows.
 """
 
 import math
@@ -20,7 +20,7 @@ from electra.model.heads import DiscriminatorHead, token_losses
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import PretrainConfig
 from electra.pretrain.detection import detection_losses, detection_views, suspicion
-from electra.pretrain.inputs import Inputs, TokenFacts
+from electra.pretrain.inputs import Inputs, TokenFacts, pick
 from electra.pretrain.masking import Masked, Masker
 from electra.pretrain.metrics import detection_sums, mean
 from electra.pretrain.networks import build_networks
@@ -60,32 +60,36 @@ class Electric(Objective):
 
     def loss(self, inputs: Inputs, masked: Masked, totals: Counts) -> StepOutput:
         """The generator's loss at all ordinary tokens, and the contrastive loss at all tokens."""
-        judged_BL = inputs.token_mask
+        text_N = inputs.text_N
         table_VE = self.generator.embeddings.word_embeddings.weight
         hidden_BLD = self.generator(inputs.input_ids_BL, **inputs.context)
         (cloze_losses_N,) = self.generator_head.reduce(
-            hidden_BLD[judged_BL], table_VE, token_losses, inputs.input_ids_BL[judged_BL]
+            pick(hidden_BLD, text_N), table_VE, token_losses, pick(inputs.input_ids_BL, text_N)
+        )
+        cloze_losses = cloze_losses_N.new_zeros(inputs.input_ids_BL.numel()).index_copy(
+            0, text_N, cloze_losses_N
         )
         with torch.no_grad():
-            at_masked_PD = hidden_BLD.flatten(0, 1)[masked.positions_P]
+            at_masked_PD = pick(hidden_BLD, masked.positions_P)
             reduce = partial(self.generator_head.reduce, at_masked_PD, table_VE)
             proposal = propose(reduce, masked, self.config.generator)
             (noise_losses_P,) = reduce(token_losses, proposal.sampled_P)
-            log_noise_BL = torch.zeros_like(inputs.input_ids_BL, dtype=torch.float32)
-            log_noise_BL[judged_BL] = -cloze_losses_N.detach()
-            log_noise_BL.view(-1)[masked.positions_P] = -noise_losses_P
+            log_noise_BL = -cloze_losses.index_copy(0, masked.positions_P, noise_losses_P).view_as(
+                inputs.input_ids_BL
+            )
         corrupted = self.noise(inputs, masked, proposal.sampled_P)
         logits_BL = self.energy(inputs, corrupted.corrupted_ids_BL) + log_noise_BL + self.log_noise_ratio
         losses_BL = detection_losses(logits_BL, corrupted.replaced_BL)
-        cloze_losses_N = cloze_losses_N[self.ordinary_mask(inputs)[judged_BL]]
+        cloze_losses_M = cloze_losses.index_select(0, masked.ordinary_M)
+        losses_N, replaced_N = (pick(values, text_N) for values in (losses_BL, corrupted.replaced_BL))
         return StepOutput(
-            loss=self.config.generator_weight * share(cloze_losses_N, totals.ordinary)
-            + self.config.discriminator_weight * share(losses_BL[judged_BL], totals.tokens),
+            loss=self.config.generator_weight * share(cloze_losses_M, totals.ordinary)
+            + self.config.discriminator_weight * share(losses_N, totals.tokens),
             sums={
                 **proposal_sums(proposal, masked),
-                **detection_sums(losses_BL, logits_BL, corrupted.replaced_BL, judged_BL),
-                "replaced_fraction": mean(corrupted.replaced_BL[inputs.token_mask]),
-                "cloze_loss": mean(cloze_losses_N),
+                **detection_sums(losses_N, pick(logits_BL, text_N), replaced_N),
+                "replaced_fraction": mean(replaced_N),
+                "cloze_loss": mean(cloze_losses_M),
             },
             views=detection_views(masked, corrupted, logits_BL),
         )
@@ -94,7 +98,7 @@ class Electric(Objective):
         """Rows with noise in place of the masked tokens; all of it counts as noise, even what is the same."""
         corrupted = corrupt(inputs.input_ids_BL, masked.positions_P, sampled_P)
         is_noise_BL = torch.zeros_like(corrupted.replaced_BL)
-        is_noise_BL.view(-1)[masked.positions_P] = True
+        is_noise_BL.view(-1).index_fill_(0, masked.positions_P, True)
         return Corrupted(corrupted_ids_BL=corrupted.corrupted_ids_BL, replaced_BL=is_noise_BL)
 
     def energy(self, inputs: Inputs, ids_BL: Tensor) -> Tensor:

@@ -4,9 +4,10 @@ An objective is one module with all the networks that it trains. The training lo
 `parts` are the micro-batches of this process:
 
     objective.begin_step(step)
-    totals = Counts(*all_reduce(sum of objective.counts(inputs, random) over parts))
-    for inputs, random in parts:
-        output = objective(inputs, random, totals)
+    masks = [objective.mask(inputs, random) for inputs, random in parts]
+    totals = Counts(*all_reduce(sum of objective.count(inputs, masked) over parts))
+    for (inputs, random), masked in zip(parts, masks):
+        output = objective(inputs.to(device), random, totals, masked.to(device))
         output.loss.backward()
     sums = all_reduce(metrics.add(output.sums of all parts))
     objective.end_step(sums)
@@ -19,6 +20,10 @@ gradients, are added, never averaged: DistributedDataParallel, which averages ov
 
 **Randomness.** All of it comes from a `StepRandom`, which knows which rows of the global batch these are.
 While training, `forward` seeds torch's default generators for dropout.
+
+**Host and device.** Masking and counting are done on the host, ahead of the step. From there on no value is
+read and no shape depends on one, so that a GPU never has to stop: positions are index tensors of the host's
+(`pick`), never masks. A test takes a step of each objective on `meta`, where a look at the data fails.
 
 **State.** Everything that outlives a step is in `state_dict`, and `begin_step` may be called again for the
 same step. A weight that takes no part in a step (a frozen network, one whose turn has not come) gets no
@@ -40,7 +45,6 @@ that begin with `generator`: `parameters_by_owner` goes by them.
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from electra.errors import InputError
@@ -59,11 +63,11 @@ Owner = Literal["generator", "discriminator"]
 class Counts(NamedTuple):
     """What losses are means over: whole numbers, to be added up over all parts of a batch."""
 
-    masked: Tensor
+    masked: int
     """Masked positions."""
-    tokens: Tensor
+    tokens: int
     """Positions that are not padding."""
-    ordinary: Tensor
+    ordinary: int
     """Those of them that hold no special token."""
 
 
@@ -98,28 +102,28 @@ class Objective(nn.Module, ABC):
     def loss(self, inputs: Inputs, masked: Masked, totals: Counts) -> StepOutput:
         """The losses of rows that are masked already."""
 
-    def forward(self, inputs: Inputs, random: StepRandom, totals: Counts | None = None) -> StepOutput:
-        """Mask the rows and compute their share of the loss."""
+    def forward(
+        self,
+        inputs: Inputs,
+        random: StepRandom,
+        totals: Counts | None = None,
+        masked: Masked | None = None,
+    ) -> StepOutput:
+        """The rows' share of the loss; rows on the host are masked here if they are not yet."""
         if self.training:
             random.seed_dropout()
-        masked = self.mask(inputs, random)
+        masked = self.mask(inputs, random) if masked is None else masked
         return self.loss(inputs, masked, self.count(inputs, masked) if totals is None else totals)
 
-    def counts(self, inputs: Inputs, random: StepRandom) -> Counts:
-        """What this part adds to the totals; costs no more than the masking."""
-        return self.count(inputs, self.mask(inputs, random))
-
     def mask(self, inputs: Inputs, random: StepRandom) -> Masked:
-        """The rows as the generator will see them."""
-        noise_BLK = random.noise(self.masker, len(inputs.input_ids_BL)).to(inputs.input_ids_BL.device)
+        """The rows as the generator will see them, on the host."""
+        noise_BLK = random.noise(self.masker, len(inputs.input_ids_BL))
         return self.masker(inputs.input_ids_BL, inputs.lengths_B, noise_BLK)
 
     def count(self, inputs: Inputs, masked: Masked) -> Counts:
-        """The positions that losses are taken at."""
+        """The positions that losses are taken at: what this part adds to the totals."""
         return Counts(
-            masked=torch.tensor(len(masked.positions_P), device=inputs.lengths_B.device),
-            tokens=inputs.lengths_B.sum(),
-            ordinary=self.ordinary_mask(inputs).sum(),
+            masked=len(masked.positions_P), tokens=len(inputs.text_N), ordinary=len(masked.ordinary_M)
         )
 
     def ordinary_mask(self, inputs: Inputs) -> Tensor:
@@ -158,9 +162,9 @@ class Objective(nn.Module, ABC):
         return owned
 
 
-def share(losses: Tensor, total: Tensor) -> Tensor:
+def share(losses: Tensor, total: int) -> Tensor:
     """A part's share of a mean over the global batch."""
-    return losses.sum() / total.clamp(min=1)
+    return losses.sum() / max(1, total)
 
 
 def require_true_samples(config: PretrainConfig) -> None:

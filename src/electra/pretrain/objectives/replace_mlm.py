@@ -9,7 +9,7 @@ from typing import ClassVar
 from electra.model.heads import GeneratorHead
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import PretrainConfig
-from electra.pretrain.inputs import Inputs, TokenFacts
+from electra.pretrain.inputs import Inputs, TokenFacts, pick
 from electra.pretrain.masking import Masked, Masker
 from electra.pretrain.metrics import mean
 from electra.pretrain.networks import build_networks
@@ -38,7 +38,7 @@ class ReplaceMlm(Objective):
         corrupted = corrupt(inputs.input_ids_BL, masked.positions_P, proposal.sampled_P)
         hidden_BLD = self.discriminator(corrupted.corrupted_ids_BL, **inputs.context)
         losses_P, correct_P = self.recovery_head.reduce(
-            hidden_BLD.flatten(0, 1)[masked.positions_P],
+            pick(hidden_BLD, masked.positions_P),
             self.discriminator.embeddings.word_embeddings.weight,
             predict_tokens,
             masked.original_P,
@@ -48,7 +48,7 @@ class ReplaceMlm(Objective):
             + self.config.recovery_weight * share(losses_P, totals.masked),
             sums={
                 **proposal_sums(proposal, masked),
-                "replaced_fraction": mean(corrupted.replaced_BL[inputs.token_mask]),
+                "replaced_fraction": mean(pick(corrupted.replaced_BL, inputs.text_N)),
                 "recovery_loss": mean(losses_P),
                 "recovery_accuracy": mean(correct_P),
             },

@@ -4,7 +4,8 @@ The paper's two-stage training. The second stage may begin with the generator's 
 discriminator; without it the discriminator may never leave the majority class.
 """
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from electra.model.heads import DiscriminatorHead
 from electra.model.sizes import EncoderConfig
 from electra.pretrain.config import PretrainConfig
 from electra.pretrain.detection import detect, detection_views, suspicion
-from electra.pretrain.inputs import Inputs, TokenFacts
+from electra.pretrain.inputs import Inputs, TokenFacts, pick
 from electra.pretrain.masking import Masked, Masker
 from electra.pretrain.metrics import detection_sums, mean
 from electra.pretrain.networks import build_networks
@@ -40,6 +41,13 @@ class TwoStage(Objective):
         # Part of the state, so that the switch is made once, whatever steps a resumed run leaves out.
         self.register_buffer("second_stage", torch.tensor(False))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move all but the flag: it is read in every step, and for a flag of its own a GPU would stop."""
+        flag, apply = self.second_stage, cast(Callable[..., Self], super()._apply)
+        apply(fn, recurse)
+        self.second_stage = flag
+        return self
+
     def begin_step(self, step: int) -> None:
         """Switch to the second stage when its first step comes."""
         if step < self.config.two_stage.first_stage_steps or self.second_stage:
@@ -62,13 +70,13 @@ class TwoStage(Objective):
         corrupted, logits_BL, losses_BL = detect(
             self.discriminator, self.discriminator_head, inputs, masked, proposal.sampled_P
         )
-        judged_BL = inputs.token_mask
+        losses_N, replaced_N = (pick(values, inputs.text_N) for values in (losses_BL, corrupted.replaced_BL))
         return StepOutput(
-            loss=self.config.discriminator_weight * share(losses_BL[judged_BL], totals.tokens),
+            loss=self.config.discriminator_weight * share(losses_N, totals.tokens),
             sums={
                 **proposal_sums(proposal, masked),
-                **detection_sums(losses_BL, logits_BL, corrupted.replaced_BL, judged_BL),
-                "replaced_fraction": mean(corrupted.replaced_BL[inputs.token_mask]),
+                **detection_sums(losses_N, pick(logits_BL, inputs.text_N), replaced_N),
+                "replaced_fraction": mean(replaced_N),
             },
             views=detection_views(masked, corrupted, logits_BL),
         )
