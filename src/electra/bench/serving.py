@@ -71,7 +71,7 @@ class ServeBenchConfig:
     """How many texts to classify."""
     batch_size: int = 32
     """Texts of the pipeline's batches and of a request."""
-    clients: int = 4
+    clients: int = 8
     """Connections that ask the server at the same time."""
     repeats: int = 3
     """Turns of each contestant."""
