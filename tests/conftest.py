@@ -8,6 +8,9 @@ import pytest
 # that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Fixtures of models in folders, which predict, formats and serve share (tests/support/model_folders.py).
+pytest_plugins = ["model_folders"]
+
 
 @pytest.fixture(scope="session")
 def shared() -> Path:

@@ -39,7 +39,7 @@ def test_the_public_names():
 
 
 def test_a_command_and_a_package_may_have_one_name():
-    masking = importlib.import_module("electra.pretrain.masking")
+    masking = importlib.import_module("electra.pretraining.masking")
     assert electra.pretrain.masking is masking
     assert callable(electra.pretrain)
 

@@ -1,12 +1,8 @@
-import runpy
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from electra.crc32c import crc32c, fold, masked
-
-slow_crc = runpy.run_path(str(Path(__file__).parent / "ship" / "foreign_models.py"))["slow_crc"]
+from foreign_models import slow_crc
 
 
 def random_bytes(count):

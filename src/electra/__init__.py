@@ -11,12 +11,11 @@ Nothing is imported before it is needed: `import electra` takes no torch.
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from electra.ship.loading import Engine
-    from electra.ship.model import Model
+    from electra.predict.load import Engine
+    from electra.predict.model import Model
 
     __version__: str
 
@@ -30,7 +29,7 @@ def load(
 
     `device` is cpu, cuda, mps or auto. `max_length`: tokens to read at once, if not as many as in training.
     """
-    from electra.ship.loading import load as load_model
+    from electra.predict.load import load as load_model
 
     return load_model(path, device=device, engine=engine, max_length=max_length)
 
@@ -82,16 +81,6 @@ def _word(value: Any) -> str:
     import json
 
     return json.dumps(value, default=str)
-
-
-class _CallablePackage(ModuleType):
-    """`electra.pretrain` is a command and a package at once: the import system puts the package there."""
-
-    def __call__(self, *, out: str | Path, **options: Any) -> Path:
-        return _run("pretrain", out, options)
-
-
-import_module("electra.pretrain").__class__ = _CallablePackage
 
 
 def __getattr__(name: str) -> str:

@@ -5,8 +5,7 @@ import pytest
 
 from electra.bench import growth
 from electra.bench.growth import GrowthBenchConfig, Point, base_of, needed_memory, points_of, take_turn
-from electra.bench.processes import ELECTRA, Ran
-from electra.bench.turns import Turn
+from electra.bench.turns import ELECTRA, Ran, Turn
 from electra.errors import InputError
 
 TINY = GrowthBenchConfig(

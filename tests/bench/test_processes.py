@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from electra.bench.processes import MemoryWatch, descendants, own_memory, own_peak, run
+from electra.bench.turns import MemoryWatch, descendants, own_memory, own_peak, run
 from electra.errors import InputError
 
 MEGABYTES = 60

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from electra.bench import turns
-from electra.bench.processes import Ran
-from electra.bench.turns import WARMUP_STEPS, Contest, Turn, chosen, measure, take, time_steps
+from electra.bench.turns import WARMUP_STEPS, Contest, Ran, Turn, chosen, measure, take, time_steps
 from electra.errors import InputError
 
 

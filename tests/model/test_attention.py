@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from electra.model.attention import (
+from electra.model.encoder import (
     alibi_bias,
     attend,
     attention_map,

@@ -49,7 +49,7 @@ def test_computing_on_the_text_alone_changes_nothing(position, tiny, monkeypatch
     weight = torch.randn(3, 16, tiny.hidden_size) * mask[..., None]
     results = []
     for least_share in (2.0, 0.0):
-        monkeypatch.setattr("electra.model.padding.WORTHWHILE_PADDING", least_share)
+        monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", least_share)
         encoder.zero_grad()
         hidden = encoder(ids, attention_mask_BL=mask) * mask[..., None]
         (hidden * weight).sum().backward()
@@ -76,7 +76,7 @@ def test_text_positions_of_the_caller_are_those_the_encoder_finds(positions, tin
 @pytest.mark.parametrize("position", POSITIONS)
 def test_first_positions_alone_are_as_among_all(position, padding, tiny, monkeypatch):
     """Hidden states and all gradients, by the plain attention in double precision; then by the fused one."""
-    monkeypatch.setattr("electra.model.padding.WORTHWHILE_PADDING", 2.0 if padding == "computed on" else 0.0)
+    monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", 2.0 if padding == "computed on" else 0.0)
     encoder = seeded(dataclasses.replace(tiny, position_embedding_type=position)).double()
     ids = random_ids(tiny, 3, 16)
     lengths = torch.tensor([[16], [1], [5]])
@@ -230,7 +230,7 @@ def test_dropout_is_where_the_original_has_it(tiny, monkeypatch):
         places.append((tuple(value.shape), probability))
         return value
 
-    monkeypatch.setattr("electra.model.attention.drop", record)
+    monkeypatch.setattr("electra.model.encoder.drop", record)
     config = dataclasses.replace(tiny, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
     seeded(config).train()(random_ids(config, 3, 8))
     layer = [((3, 2, 8, 8), 0.3), ((3, 8, 128), 0.2), ((3, 8, 128), 0.2)]

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from electra.model.flops import (
+from electra.model.cost import (
     counted_inference_flops,
     counted_pretraining_flops,
     electra_flops,

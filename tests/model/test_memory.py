@@ -5,8 +5,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from electra.model.cost import activation_bytes, cast_bytes, logits_bytes, training_memory
 from electra.model.encoder import Encoder, initialise
-from electra.model.memory import activation_bytes, cast_bytes, logits_bytes, training_memory
 from electra.model.sizes import EncoderConfig
 
 ROWS, LENGTH = 3, 24

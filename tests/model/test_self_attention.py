@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from electra.model import attention
-from electra.model.attention import attention_map, takes_packed
-from electra.model.encoder import Encoder, initialise
+from electra.model import encoder
+from electra.model.encoder import Encoder, attention_map, initialise, takes_packed
 
 LENGTHS = (16, 5, 1, 0)
 MASK_BL = (torch.arange(16) < torch.tensor(LENGTHS)[:, None]).long()
@@ -31,7 +30,7 @@ def calls(monkeypatch):
         return torch.cat(mixed)
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", row_by_row)
-    monkeypatch.setattr("electra.model.self_attention.takes_packed", lambda *given, **options: True)
+    monkeypatch.setattr("electra.model.encoder.takes_packed", lambda *given, **options: True)
     return noted
 
 
@@ -69,7 +68,7 @@ def test_packed_rows_give_what_padded_ones_do(
     assert calls
     assert all(lengths == list(LENGTHS) for lengths in calls)
     calls.clear()
-    monkeypatch.setattr("electra.model.padding.WORTHWHILE_PADDING", 2.0)
+    monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", 2.0)
     padded = run(encoder, positions=positions)
     assert not calls
     for ours, theirs in zip(packed, padded, strict=True):
@@ -84,7 +83,7 @@ def test_a_bias_of_distances_needs_them_padded(tiny, calls):
 @pytest.mark.parametrize("position", ["absolute", "rotary"])
 def test_torchs_kernel_takes_what_it_is_given(position, tiny, monkeypatch):
     """Forward and backward on `meta`, where it knows shapes alone."""
-    monkeypatch.setattr("electra.model.self_attention.takes_packed", lambda *given, **options: True)
+    monkeypatch.setattr("electra.model.encoder.takes_packed", lambda *given, **options: True)
     encoder = Encoder(dataclasses.replace(tiny, position_embedding_type=position)).to("meta", torch.bfloat16)
     mask_BL = MASK_BL.to("meta")
     hidden = encoder.eval()(mask_BL, attention_mask_BL=mask_BL, text_T=TEXT_T.to("meta"))
@@ -117,6 +116,6 @@ def test_the_kernel_is_used_where_it_can_be(changes, expected, monkeypatch):
         **changes,
     }
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: case["capability"])
-    monkeypatch.setattr(attention, "_HAS_PACKED_KERNEL", case["has_kernel"])
+    monkeypatch.setattr(encoder, "_HAS_PACKED_KERNEL", case["has_kernel"])
     projected = SimpleNamespace(device=torch.device(case["device"]), dtype=case["dtype"])
     assert takes_packed(projected, head_size=case["head_size"], dropout=case["dropout"]) == expected

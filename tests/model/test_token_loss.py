@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from electra.model.token_loss import token_loss
+from electra.model.heads import token_loss
 
 
 def test_loss_and_gradient_are_those_of_torch():

@@ -5,9 +5,7 @@ from statistics import fmean, median, stdev
 
 import pytest
 
-from electra.report.finetune import finetune_page, write_finetune_report
-from electra.report.finetune_errors import confusion_html
-from electra.report.finetune_scores import read_summary, strip
+from electra.report.finetune import confusion_html, finetune_page, read_summary, strip, write_finetune_report
 from electra.report.runs import ReportError
 
 EVIL = "<script>alert(1)</script>\"'&"
@@ -164,7 +162,7 @@ def test_a_single_seed_without_spread_and_history(tmp_path, content, read_html):
 
 
 def test_without_matplotlib_only_the_curves_are_missing(tmp_path, content, monkeypatch, read_html):
-    monkeypatch.setattr("electra.report.finetune_curves.find_spec", lambda name: None)
+    monkeypatch.setattr("electra.report.finetune.find_spec", lambda name: None)
     for module in ("electra.report.plots", "matplotlib"):
         monkeypatch.setitem(sys.modules, module, None)
     html = finetune_page(content, folder=tmp_path)

@@ -1,4 +1,4 @@
-from electra.report.overview import facts, terminal_table
+from electra.report.page import facts, terminal_table
 from electra.report.runs import read_runs
 
 

@@ -3,9 +3,8 @@ import re
 
 import pytest
 
-from electra.report.metrics import BY_KEY
 from electra.report.page import page
-from electra.report.runs import read_runs
+from electra.report.runs import BY_KEY, read_runs
 from electra.report.samples import outcome
 
 EVIL = "<script>alert(1)</script>\"'&"

@@ -1,6 +1,6 @@
 import pytest
 
-from electra.report.words import duration, percent, short
+from electra.report.markup import duration, percent, short
 
 
 @pytest.mark.parametrize(

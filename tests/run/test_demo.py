@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from electra.cli import main
+from electra.demo.corpus import Passage
 from electra.run import demo
 from electra.run.demo import RECIPE
 from electra.run.pretrain import read_settings
-from electra.text.builtin import Passage
 
 RECIPE_FILE = Path(__file__).parents[2] / "recipes" / "demo.yaml"
 

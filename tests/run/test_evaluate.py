@@ -8,11 +8,11 @@ from electra import cli
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
 from electra.seeds import torch_generator
-from electra.tasks.classification import Classification
+from electra.tasks.families.classification import Classification
+from electra.tasks.families.family import TextExample
+from electra.tasks.folders import FineTuned, load_model, save_model
 from electra.tasks.inference import predict
-from electra.tasks.layout import FineTuned, load_model, save_model
 from electra.tasks.model import TaskModel
-from electra.tasks.text_examples import TextExample
 from electra.text import tokenizer as tokenizers
 
 FAMILY = Classification(("unacceptable", "acceptable"), ("mcc", "accuracy"))

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from electra import cli, files
 from electra.errors import InputError
+from electra.predict.load import load
 from electra.run import export, finetune
-from electra.ship.loading import load
 
 SENTENCES = [
     f"the {word} river is {number}" for number, word in enumerate(["old", "new", "small", "large"] * 8)

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from electra import cli
 from electra.run.finetune import prepare, read_settings
-from electra.tasks.layout import load_model
-from electra.tasks.problem import FinetuneProblem
+from electra.tasks.folders import load_model
+from electra.tasks.step import FinetuneProblem
 from electra.train.distributed import World
 
 SENTENCE = "the old river was in a small city and the new model is to read of large mountain water"

@@ -1,5 +1,4 @@
 import json
-import runpy
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +10,10 @@ from electra import cli
 from electra.errors import InputError
 from electra.model import names
 from electra.run.importing import as_options, main
-from electra.tasks.encoders import load_encoder
-from electra.train import tensor_file
+from electra.tasks.folders import load_encoder
+from electra.train.checkpoint import read_tensors
+from foreign_models import write_bundle
 
-foreign = runpy.run_path(str(Path(__file__).parents[1] / "ship" / "foreign_models.py"))
 HEADS = ["--num_attention_heads", "2"]
 # Those of the values of the runs here that are not read off the shapes.
 KEYS = ["train.steps=20", "train.batch_size=8", "train.learning_rate=0.01", "checkpoint.save_every=4"]
@@ -23,14 +22,14 @@ MORE_KEYS = ["log.log_every=1", "log.evaluate_every=10", "valid_rows=16"]
 
 def write_checkpoint(step_folder: Path, prefix: Path) -> None:
     """A checkpoint of ours as the original code would have saved it."""
-    weights = tensor_file.read(step_folder / "model.safetensors")
-    moments = tensor_file.read(step_folder / "optimizer.safetensors")
+    weights = read_tensors(step_folder / "model.safetensors")
+    moments = read_tensors(step_folder / "optimizer.safetensors")
     variables = names.to_tensorflow(weights)
     for ours, theirs in (("exp_avg", "adam_m"), ("exp_avg_sq", "adam_v")):
         own = {name.removesuffix(f".{ours}"): moments[name] for name in moments if name.endswith(f".{ours}")}
         variables |= {f"{name}/{theirs}": array for name, array in names.to_tensorflow(own).items()}
     variables["global_step"] = np.array(int(step_folder.name.removeprefix("step-")), np.int64)
-    foreign["write_bundle"](prefix, variables)
+    write_bundle(prefix, variables)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +84,7 @@ def test_a_run_goes_on_from_a_tensorflow_checkpoint_bit_for_bit(checkpoint, whol
 def test_without_a_run_the_model_alone_is_written(checkpoint, whole, tmp_path):
     out = tmp_path / "model"
     main(["--from", "tensorflow", str(checkpoint / "model.ckpt-16"), "--out", str(out), *HEADS])
-    weights = tensor_file.read(whole / "checkpoints" / "step-00000016" / "model.safetensors")
+    weights = read_tensors(whole / "checkpoints" / "step-00000016" / "model.safetensors")
     encoder, _ = load_encoder(str(out))
     name = "layers.1.attention.query.weight"
     assert torch.equal(encoder.state_dict()[name], weights[f"discriminator.{name}"])

@@ -10,11 +10,11 @@ from electra import cli
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
 from electra.seeds import torch_generator
-from electra.tasks.classification import Classification, MultiLabel, Regression
-from electra.tasks.layout import FineTuned, save_model
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.classification import Classification, MultiLabel, Regression
+from electra.tasks.families.tagging import Tagging
+from electra.tasks.folders import FineTuned, save_model
 from electra.tasks.model import TaskModel
-from electra.tasks.squad_family import QuestionAnswering
-from electra.tasks.tagging import Tagging
 from electra.text import tokenizer as tokenizers
 
 FAMILIES = {

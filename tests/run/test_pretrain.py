@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 
 from electra import cli
-from electra.pretrain.problem import PretrainPart, PretrainProblem
+from electra.pretraining.step import PretrainPart, PretrainProblem
 from electra.run.pretrain import read_settings
 
 
@@ -267,7 +267,7 @@ def test_a_token_budget_ends_the_run(runs, tmp_path):
 
 
 def test_auto_finds_a_micro_batch_that_fits(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("electra.train.memory.free_memory", lambda device: 2_000_000)
+    monkeypatch.setattr("electra.train.devices.free_memory", lambda device: 2_000_000)
     runs.pretrain(tmp_path / "run", train__micro_batch="auto", train__steps=2)
     chosen = json.loads((tmp_path / "run" / "environment.json").read_text())["choices"]["micro_batch"]
     assert 1 <= chosen < 8

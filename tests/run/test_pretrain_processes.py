@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = """
 import os, sys
 from electra import cli
-from electra.pretrain.problem import PretrainPart
+from electra.pretraining.step import PretrainPart
 from electra.text.batches import Batches
 
 if spoiled := os.environ.get("SPOIL_ON_LAST_RANK"):

@@ -7,7 +7,7 @@ import yaml
 
 from electra import cli
 from electra.model.sizes import EncoderConfig
-from electra.pretrain.objectives import OBJECTIVES
+from electra.pretraining.objectives import OBJECTIVES
 from electra.run.pretrain import read_settings
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))

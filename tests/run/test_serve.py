@@ -1,23 +1,18 @@
 import json
 import re
-import runpy
 import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from electra import cli
 from electra.errors import InputError
 from electra.run.serve import is_loopback, main, read_key
-from electra.ship import listening
+from electra.serve import listening
+from running import ask, connect, read_answer, wait_until
 
-running = runpy.run_path(str(Path(__file__).parents[1] / "ship" / "running.py"))
-ask, connect, read_answer, wait_until = (
-    running[name] for name in ("ask", "connect", "read_answer", "wait_until")
-)
 START = "import sys; from electra import cli; sys.exit(cli.main(sys.argv[1:]))"
 
 

@@ -3,7 +3,7 @@ import pytest
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
 from electra.seeds import python_random, torch_generator
-from electra.tasks.text_examples import TextExample
+from electra.tasks.families.family import TextExample
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import Tokenizer, TokenizerConfig
 

@@ -12,7 +12,7 @@ from electra.tasks.batches import (
     share_bounds,
     units_of,
 )
-from electra.tasks.family import TaskRow
+from electra.tasks.families.family import TaskRow
 
 CPU = torch.device("cpu")
 

@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from electra.model.sizes import EncoderConfig
-from electra.tasks.classification import Classification
-from electra.tasks.defaults import paper_size, paper_values
+from electra.tasks.config import paper_size, paper_values
+from electra.tasks.families.classification import Classification
 from electra.tasks.task import Task
 
 

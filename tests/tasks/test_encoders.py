@@ -11,15 +11,15 @@ from torch import nn
 
 from electra import files
 from electra.errors import InputError
-from electra.pretrain.config import PretrainConfig
-from electra.pretrain.export import export_networks
-from electra.pretrain.inputs import TokenFacts
-from electra.pretrain.objectives import build_objective
-from electra.tasks.encoders import load_encoder, model_folder
+from electra.pretraining.config import PretrainConfig
+from electra.pretraining.export import export_networks
+from electra.pretraining.masking import TokenFacts
+from electra.pretraining.objectives import build_objective
+from electra.tasks.families.family import TextExample
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.folders import load_encoder, model_folder
 from electra.tasks.inference import outputs_of
 from electra.tasks.model import TaskModel
-from electra.tasks.similarity import Similarity
-from electra.tasks.text_examples import TextExample
 
 IDS = torch.tensor([[2, 20, 21, 22, 3], [2, 30, 31, 3, 0]])
 TYPES = torch.tensor([[0, 0, 0, 1, 1], [0, 1, 1, 1, 0]])

@@ -1,19 +1,18 @@
 import numpy as np
 import pytest
 
-from electra.tasks import ensemble
-from electra.tasks.classification import Classification
-from electra.tasks.similarity import Similarity
-from electra.tasks.squad_examples import AnswerExample
-from electra.tasks.squad_family import QuestionAnswering
-from electra.tasks.text_examples import TextExample
+from electra.tasks import study
+from electra.tasks.families.answering import AnswerExample, QuestionAnswering
+from electra.tasks.families.classification import Classification
+from electra.tasks.families.family import TextExample
+from electra.tasks.families.similarity import Similarity
 
 EXAMPLE = TextExample(id="1", where="here", text="a", label=0)
 
 
 def test_probabilities_are_averaged_not_votes_counted():
     outputs = [[np.array([0.49, 0.51])], [np.array([0.49, 0.51])], [np.array([0.9, 0.1])]]
-    (said,) = ensemble.averaged(Classification(("no", "yes")), [EXAMPLE], [], outputs)
+    (said,) = study.averaged(Classification(("no", "yes")), [EXAMPLE], [], outputs)
     assert said["label"] == "no"
     assert said["probabilities"]["no"] == pytest.approx((0.49 + 0.49 + 0.9) / 3)
 
@@ -37,16 +36,16 @@ def test_answers_are_put_together_by_their_probability():
         [answer("cat", 0.6, null_odds=-1.0, other="dog")],
         [answer("dog", 0.9, null_odds=-2.0, other="cat")],
     ]
-    (said,) = ensemble.averaged(family, [example], [], models)
+    (said,) = study.averaged(family, [example], [], models)
     assert said["text"] == said["answer"] == "dog"
     assert said["n_best"][0] == {"text": "dog", "probability": pytest.approx((0.4 + 0.9) / 2)}
     assert said["null_odds"] == pytest.approx(-1.5)
     doubting = [[{**one[0], "null_odds": 1.0}] for one in models]
-    (said,) = ensemble.averaged(family, [example], [], doubting)
+    (said,) = study.averaged(family, [example], [], doubting)
     assert (said["text"], said["answer"]) == ("dog", "")
 
 
 def test_ranks_have_no_mean():
-    assert ensemble.obstacle(Similarity(loss="contrastive"))
-    assert ensemble.obstacle(Similarity()) is None
-    assert ensemble.obstacle(Classification(("no", "yes"))) is None
+    assert study.ensemble_obstacle(Similarity(loss="contrastive"))
+    assert study.ensemble_obstacle(Similarity()) is None
+    assert study.ensemble_obstacle(Classification(("no", "yes"))) is None

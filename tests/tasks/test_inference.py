@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from electra.tasks.classification import Classification, MultipleChoice
+from electra.tasks.families.classification import Classification, MultipleChoice
+from electra.tasks.families.family import ChoiceExample
 from electra.tasks.inference import outputs_of, predict
 from electra.tasks.model import TaskModel
-from electra.tasks.text_examples import ChoiceExample
 
 FAMILY = Classification(("bad", "good"))
 

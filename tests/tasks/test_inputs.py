@@ -3,15 +3,15 @@ import pytest
 from electra.errors import InputError
 from electra.model.encoder import Encoder
 from electra.model.sizes import EncoderConfig
-from electra.tasks.classification import Classification, MultipleChoice
-from electra.tasks.inputs import INPUT, input_columns, input_config, load_input
-from electra.tasks.layout import FineTuned
+from electra.tasks.data.columns import OwnTaskConfig
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.classification import Classification, MultipleChoice
+from electra.tasks.families.family import TextExample
+from electra.tasks.families.tagging import Tagging
+from electra.tasks.folders import FineTuned
 from electra.tasks.model import TaskModel
-from electra.tasks.own_config import OwnTaskConfig
-from electra.tasks.squad_family import QuestionAnswering
-from electra.tasks.tagging import Tagging
+from electra.tasks.predictions import INPUT, input_columns, input_config, load_input
 from electra.tasks.task import Task
-from electra.tasks.text_examples import TextExample
 
 FAMILY = Classification(("no", "yes"))
 

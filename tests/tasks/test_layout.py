@@ -12,16 +12,14 @@ from electra.errors import InputError
 from electra.model.encoder import Encoder, initialise
 from electra.seeds import torch_generator
 from electra.tasks.batches import collate
-from electra.tasks.classification import Classification, MultiLabel, MultipleChoice, Regression
-from electra.tasks.encoders import load_encoder
+from electra.tasks.families.answering import AnswerExample, QuestionAnswering, answer_mask
+from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
+from electra.tasks.families.family import ChoiceExample, TextExample
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.families.tagging import Tagging, TaggingExample
+from electra.tasks.folders import FineTuned, copy_head, load_encoder, load_model, save_model
 from electra.tasks.inference import predict
-from electra.tasks.layout import FineTuned, copy_head, load_model, save_model
 from electra.tasks.model import TaskModel
-from electra.tasks.similarity import Similarity
-from electra.tasks.squad_examples import AnswerExample
-from electra.tasks.squad_family import QuestionAnswering, answer_mask
-from electra.tasks.tagging import Tagging, TaggingExample
-from electra.tasks.text_examples import ChoiceExample, TextExample
 
 CPU = torch.device("cpu")
 WHERE = {"id": "0", "where": "here"}

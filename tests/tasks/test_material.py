@@ -4,10 +4,10 @@ import pytest
 
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
-from electra.tasks.classification import Classification
-from electra.tasks.material import content_hash, limited, require_trainable, row_length
+from electra.tasks.families.classification import Classification
+from electra.tasks.families.family import TextExample
+from electra.tasks.study import content_hash, limited, require_trainable, row_length
 from electra.tasks.task import Task
-from electra.tasks.text_examples import TextExample
 
 
 def examples(count, *, where="file"):

@@ -1,12 +1,11 @@
 import pytest
 
-from electra.tasks.classification import Classification, MultiLabel, MultipleChoice, Regression
-from electra.tasks.mistakes import MAX_MISTAKES, confusion_of, worst_mistakes
-from electra.tasks.similarity import Similarity
-from electra.tasks.squad_examples import Answer, AnswerExample
-from electra.tasks.squad_family import QuestionAnswering
-from electra.tasks.tagging import Tagging, TaggingExample
-from electra.tasks.text_examples import ChoiceExample, TextExample
+from electra.tasks.families.answering import Answer, AnswerExample, QuestionAnswering
+from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
+from electra.tasks.families.family import ChoiceExample, TextExample
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.families.tagging import Tagging, TaggingExample
+from electra.tasks.results import MAX_MISTAKES, confusion_of, worst_mistakes
 
 FAMILY = Classification(("no", "yes"))
 

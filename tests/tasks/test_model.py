@@ -3,7 +3,7 @@ import torch
 
 from electra.model.names import layer_depth
 from electra.tasks.batches import collate
-from electra.tasks.classification import Classification, Regression
+from electra.tasks.families.classification import Classification, Regression
 from electra.tasks.model import TaskModel
 
 CPU = torch.device("cpu")

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from electra.tasks.classification import Classification
-from electra.tasks.family import Score
-from electra.tasks.outcomes import (
+from electra.tasks.families.classification import Classification
+from electra.tasks.families.family import Score, TextExample
+from electra.tasks.results import (
     Judgement,
     Outcome,
     read_outcome,
@@ -13,7 +13,6 @@ from electra.tasks.outcomes import (
     write_predictions,
 )
 from electra.tasks.task import Task
-from electra.tasks.text_examples import TextExample
 
 
 def test_what_is_written_is_read_again_in_its_order(tmp_path):

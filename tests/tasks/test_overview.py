@@ -1,7 +1,7 @@
-from electra.tasks.classification import Classification, MultiLabel, Regression
-from electra.tasks.overview import as_lines, describe_task, label_counts
+from electra.tasks.families.classification import Classification, MultiLabel, Regression
+from electra.tasks.families.family import TextExample
+from electra.tasks.study import as_lines, describe_task, label_counts
 from electra.tasks.task import Task
-from electra.tasks.text_examples import TextExample
 
 
 def task_of(family, labels):

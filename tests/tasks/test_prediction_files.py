@@ -4,12 +4,11 @@ from pathlib import Path
 import pytest
 
 from electra.errors import InputError
-from electra.tasks.classification import Classification, MultipleChoice, Regression
-from electra.tasks.prediction_files import Predicted, check_form, form_of, write_form
-from electra.tasks.squad_examples import AnswerExample
-from electra.tasks.squad_family import QuestionAnswering
+from electra.tasks.families.answering import AnswerExample, QuestionAnswering
+from electra.tasks.families.classification import Classification, MultipleChoice, Regression
+from electra.tasks.families.family import ChoiceExample, TextExample
+from electra.tasks.predictions import Predicted, check_form, form_of, write_form
 from electra.tasks.task import Task
-from electra.tasks.text_examples import ChoiceExample, TextExample
 
 
 def task_of(family, example, *, name="any"):

@@ -10,18 +10,17 @@ from electra.model.encoder import Encoder, initialise
 from electra.model.names import layer_depth
 from electra.seeds import torch_generator
 from electra.tasks.batches import TaskTurns, TrainBatches, collate
-from electra.tasks.classification import Classification, MultipleChoice, Regression
+from electra.tasks.families.classification import Classification, MultipleChoice, Regression
+from electra.tasks.families.family import ChoiceExample
+from electra.tasks.families.tagging import Tagging
 from electra.tasks.model import TaskModel
-from electra.tasks.problem import FinetuneProblem, HeldOut, Share, flops_per_token
-from electra.tasks.tagging import Tagging
-from electra.tasks.text_examples import ChoiceExample
-from electra.train.budget import Budget
+from electra.tasks.step import FinetuneProblem, HeldOut, Share, flops_per_token
 from electra.train.checkpoint import CheckpointConfig
 from electra.train.distributed import World
 from electra.train.health import HealthConfig
 from electra.train.loop import LoopConfig
 from electra.train.optim import OptimizerConfig, build_optimizer
-from electra.train.schedule import ScheduleConfig
+from electra.train.schedule import Budget, ScheduleConfig
 from electra.train.session import LogConfig, Session
 from electra.train.state import TrainState
 

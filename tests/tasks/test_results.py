@@ -5,11 +5,10 @@ import pytest
 
 from electra.errors import InputError
 from electra.tasks import results
-from electra.tasks.classification import Classification
-from electra.tasks.family import Score
-from electra.tasks.outcomes import Judgement, Outcome
+from electra.tasks.families.classification import Classification
+from electra.tasks.families.family import Score, TextExample
+from electra.tasks.results import Judgement, Outcome
 from electra.tasks.task import Task
-from electra.tasks.text_examples import TextExample
 
 
 def task_of(name="any"):

@@ -12,9 +12,9 @@ from electra.model import names
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
 from electra.tasks.batches import collate
-from electra.tasks.sentence_transformers import add_sentence_transformer
-from electra.tasks.similarity import Similarity
-from electra.tasks.text_examples import TextExample
+from electra.tasks.families.family import TextExample
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.folders import add_sentence_transformer
 from electra.text import tokenizer as tokenizers
 
 TEXTS = [

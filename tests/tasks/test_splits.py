@@ -5,8 +5,8 @@ import pytest
 
 from electra.errors import InputError
 from electra.seeds import python_random
-from electra.tasks.splits import class_of, content_key, held_out, limit
-from electra.tasks.text_examples import TextExample
+from electra.tasks.families.family import TextExample
+from electra.tasks.task import class_of, content_key, held_out, limit
 
 
 def example(number, text, label=None):

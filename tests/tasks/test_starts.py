@@ -5,10 +5,9 @@ from electra.errors import InputError
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
 from electra.seeds import torch_generator
-from electra.tasks.classification import Classification
-from electra.tasks.layout import FineTuned, save_model
+from electra.tasks.families.classification import Classification
+from electra.tasks.folders import FineTuned, find_start, save_model
 from electra.tasks.model import TaskModel
-from electra.tasks.starts import find_start
 
 FAMILY = Classification(("no", "yes"))
 

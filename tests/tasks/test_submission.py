@@ -3,9 +3,9 @@ import zipfile
 import pytest
 
 from electra.errors import InputError
-from electra.tasks.glue_table import TASKS
-from electra.tasks.submission import SubmissionFile, submission_file, write_submission
-from electra.tasks.text_examples import TextExample
+from electra.tasks.data.glue import TASKS
+from electra.tasks.families.family import TextExample
+from electra.tasks.predictions import SubmissionFile, submission_file, write_submission
 
 TWO = [TextExample(id=str(number), where=f"test.tsv:{number + 2}", text="a") for number in (0, 1)]
 

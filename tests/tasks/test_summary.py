@@ -5,8 +5,8 @@ import statistics
 import pytest
 
 from electra import files
-from electra.tasks import summary
-from electra.tasks.family import Score
+from electra.tasks import results
+from electra.tasks.families.family import Score
 
 
 def scores(*values):
@@ -14,7 +14,7 @@ def scores(*values):
 
 
 def test_median_mean_and_spread_of_every_value():
-    result = summary.over_seeds(scores(0.9, 0.1, 0.5))
+    result = results.over_seeds(scores(0.9, 0.1, 0.5))
     assert result["values"] == [0.9, 0.1, 0.5]
     assert result["median"] == 0.5
     assert result["mean"] == pytest.approx(0.5)
@@ -23,12 +23,12 @@ def test_median_mean_and_spread_of_every_value():
 
 
 def test_one_seed_has_no_spread():
-    result = summary.over_seeds(scores(0.7))
+    result = results.over_seeds(scores(0.7))
     assert (result["median"], result["mean"], result["std"]) == (0.7, 0.7, None)
 
 
 def test_an_undefined_seed_counts_as_the_worst_and_is_told():
-    result = summary.over_seeds(scores(math.nan, 0.2, 0.6))
+    result = results.over_seeds(scores(math.nan, 0.2, 0.6))
     assert result["values"] == [None, 0.2, 0.6]
     assert result["median"] == 0.2
     assert result["mean"] is None
@@ -39,7 +39,7 @@ def test_an_undefined_seed_counts_as_the_worst_and_is_told():
 
 @pytest.mark.parametrize("values", [[None], [None, None, 0.9], [None, 0.9]])
 def test_a_median_among_undefined_seeds_is_undefined(values):
-    assert summary.median(values) is None
+    assert results.median(values) is None
 
 
 @pytest.mark.parametrize(
@@ -47,22 +47,22 @@ def test_a_median_among_undefined_seeds_is_undefined(values):
     [([0.5], 0), ([0.9, 0.1, 0.5], 2), ([0.4, 0.3], 1), ([None, 0.3, 0.2], 2), ([0.5, 0.5, 0.5, 0.5], 1)],
 )
 def test_the_median_seed_is_in_the_middle_never_the_best(values, position):
-    assert summary.median_seed(values) == position
+    assert results.median_seed(values) == position
 
 
 def test_the_table_shows_every_seed_in_percent_and_never_the_best_as_the_score():
     splits = {
-        "dev": {"scores": summary.scores_over_seeds([{"mcc": score} for score in scores(0.9, 0.1, 0.5)])}
+        "dev": {"scores": results.scores_over_seeds([{"mcc": score} for score in scores(0.9, 0.1, 0.5)])}
     }
-    table = summary.score_table(splits, main_score="mcc")
+    table = results.score_table(splits, main_score="mcc")
     line = table.splitlines()[1].split()
     assert line[:4] == ["dev", "mcc", "*", "50.00"]
     assert line[-3:] == ["90.00", "10.00", "50.00"]
 
 
 def test_the_table_says_what_is_partial_and_what_is_undefined():
-    entry = {"scores": {"mcc": summary.over_seeds(scores(math.nan))}, "limit": 20}
-    table = summary.score_table({"dev": entry}, main_score="mcc")
+    entry = {"scores": {"mcc": results.over_seeds(scores(math.nan))}, "limit": 20}
+    table = results.score_table({"dev": entry}, main_score="mcc")
     assert "dev (20 examples only)" in table
     assert "undefined: all labels are equal" in table
 
@@ -71,7 +71,7 @@ NAMES = ("cola", "sst2", "wnli")
 
 
 def test_glue_averages_the_same_tasks_in_both_rows():
-    table = summary.glue_table({"cola": 0.5, "wnli": 0.9}, size="small", names=NAMES)
+    table = results.glue_table({"cola": 0.5, "wnli": 0.9}, size="small", names=NAMES)
     header, ours, theirs, *rest = table.splitlines()
     assert header.split() == [*NAMES, "average"]
     assert ours.split()[-4:] == ["50.00", "-", "90.00", "50.00"]
@@ -81,11 +81,11 @@ def test_glue_averages_the_same_tasks_in_both_rows():
 
 
 def test_glue_without_wnli_counts_as_the_papers_average():
-    table = summary.glue_table({"cola": 0.5, "sst2": 0.9, "wnli": 0.1}, size="base", names=NAMES)
+    table = results.glue_table({"cola": 0.5, "sst2": 0.9, "wnli": 0.1}, size="base", names=NAMES)
     assert table.splitlines()[1].endswith("70.00")
     assert "missing" not in table
 
 
 def test_an_undefined_task_leaves_the_average_undefined():
-    table = summary.glue_table({"cola": None, "sst2": 0.9}, size="base", names=NAMES)
+    table = results.glue_table({"cola": None, "sst2": 0.9}, size="base", names=NAMES)
     assert table.splitlines()[1].endswith("-")

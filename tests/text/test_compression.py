@@ -9,8 +9,8 @@ import zstandard
 
 from electra.text import compression
 from electra.text.compression import read_pieces
+from electra.text.quarantine import Problem, Reading, Tally
 from electra.text.sources import Compression, Source
-from electra.text.tally import Problem, Reading, Tally
 
 TEXT = "".join(f"line {random.Random(n).random()}\n" for n in range(3000)).encode()
 COMPRESS = {"none": bytes, "gzip": gzip.compress, "xz": lzma.compress, "zstd": zstandard.compress}

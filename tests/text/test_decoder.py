@@ -3,9 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.errors import InputError
-from electra.text import decoder
-from electra.text.decoder import Decoder, decode_utf8
-from electra.text.encoding import NotTextError
+from electra.text.encoding import Decoder, NotTextError, decode_utf8
 
 ENGLISH = b"Plain words in plain letters, line after line.\n"
 JAPANESE = "去年の夏、私たちは古い森を歩いた。\n"
@@ -49,7 +47,7 @@ def test_pieces_of_any_size_give_the_same(data, encoding, size):
 )
 def test_pieces_of_any_size_give_the_same_in_many_samples(parts, size):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder, "SAMPLE_BYTES", 64)
+        patch.setattr("electra.text.encoding.SAMPLE_BYTES", 64)
         data = b"".join(parts)
         assert decoded(data, size=size) == decoded(data)
 
@@ -73,7 +71,7 @@ def test_nuls_are_removed_and_counted_and_marks_are_removed():
 
 
 def test_a_long_english_beginning_does_not_decide(monkeypatch):
-    monkeypatch.setattr(decoder, "SAMPLE_BYTES", 1000)
+    monkeypatch.setattr("electra.text.encoding.SAMPLE_BYTES", 1000)
     beginning = ENGLISH * 100
     for name in ("utf-8", "cp932", "euc_jp"):
         text, replaced_bytes, encoding = decoded(beginning + (JAPANESE * 50).encode(name))
@@ -81,14 +79,14 @@ def test_a_long_english_beginning_does_not_decide(monkeypatch):
 
 
 def test_a_stray_byte_at_the_beginning_does_not_decide(monkeypatch):
-    monkeypatch.setattr(decoder, "SAMPLE_BYTES", 1000)
+    monkeypatch.setattr("electra.text.encoding.SAMPLE_BYTES", 1000)
     text, replaced_bytes, encoding = decoded(b"caf\xe9 " + ENGLISH * 100 + (JAPANESE * 50).encode())
     assert text == "café " + ENGLISH.decode() * 100 + JAPANESE * 50
     assert (replaced_bytes, encoding) == (0, "utf-8")
 
 
 def test_a_settled_encoding_stays(monkeypatch):
-    monkeypatch.setattr(decoder, "SAMPLE_BYTES", 1000)
+    monkeypatch.setattr("electra.text.encoding.SAMPLE_BYTES", 1000)
     data = (JAPANESE * 50).encode("cp932") + ENGLISH * 100 + "ソ\n".encode("cp932")
     assert decoded(data)[0].endswith("ソ\n")
 
@@ -99,7 +97,7 @@ def test_binary_data_is_refused_also_if_the_encoding_is_given():
 
 
 def test_binary_data_after_text_is_replaced_and_counted(monkeypatch):
-    monkeypatch.setattr(decoder, "SAMPLE_BYTES", 1000)
+    monkeypatch.setattr("electra.text.encoding.SAMPLE_BYTES", 1000)
     text, replaced_bytes, _ = decoded(ENGLISH * 100 + bytes(range(256)) * 20)
     assert text.startswith(ENGLISH.decode() * 100)
     assert replaced_bytes > 20 * 128

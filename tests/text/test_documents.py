@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.text import documents
-from electra.text.documents import split_documents, whole_document
-from electra.text.tally import Tally
+from electra.text import readers
+from electra.text.quarantine import Tally
+from electra.text.readers import split_documents, whole_document
 
 LINES = st.lists(st.sampled_from(["a", "bc", " ", "\n", "\n\n", " \n", "\t", "\u3000", "語", "\x0b"])).map(
     "".join
@@ -41,7 +41,7 @@ def test_a_blank_line_ends_a_document(text, size):
 @given(LINES, st.integers(1, 7), st.integers(2, 9))
 def test_long_documents_are_cut_the_same_whatever_the_pieces(text, size, limit):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "DOCUMENT_LIMIT", limit)
+        patch.setattr(readers, "DOCUMENT_LIMIT", limit)
         found, num_split = split([text])
         assert split(cut(text, size)) == (found, num_split)
         whole = reference(text)
@@ -64,12 +64,12 @@ def test_long_documents_are_cut_the_same_whatever_the_pieces(text, size, limit):
     ],
 )
 def test_a_cut_is_at_a_line_end_or_at_a_space_or_anywhere(monkeypatch, text, parts):
-    monkeypatch.setattr(documents, "DOCUMENT_LIMIT", 8)
+    monkeypatch.setattr(readers, "DOCUMENT_LIMIT", 8)
     assert list(whole_document(text, Tally())) == parts
 
 
 def test_a_document_at_the_limit_is_whole_whatever_space_follows(monkeypatch):
-    monkeypatch.setattr(documents, "DOCUMENT_LIMIT", 8)
+    monkeypatch.setattr(readers, "DOCUMENT_LIMIT", 8)
     text = "aaa\nbbbb" + " " * 100 + "\n\nc"
     assert split(cut(text, 3)) == (["aaa\nbbbb", "c"], 0)
 
@@ -85,4 +85,4 @@ def test_much_of_nothing_and_one_endless_line_take_no_memory():
     assert split(["a\n", *spaces, "\nb"]) == (["a", "b"], 0)
     found, num_split = split(["x" * 1_000_000] * 20)
     assert (sum(map(len, found)), num_split) == (20_000_000, 1)
-    assert max(map(len, found)) == documents.DOCUMENT_LIMIT
+    assert max(map(len, found)) == readers.DOCUMENT_LIMIT

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.text.duplicates import SeenHashes, hash_document
+from electra.text.shards import SeenHashes, hash_document
 
 
 @given(st.lists(st.lists(st.integers(0, 60), max_size=30), max_size=20))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.text.examples import AsGoogle, FullRows
+from electra.text.rows import AsGoogle, FullRows
 
 
 def document(*line_lengths):

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from electra.text import jsonlines
-from electra.text.jsonlines import read_json_lines
+from electra.text import readers
+from electra.text.quarantine import Problem, Reading, Tally
+from electra.text.readers import read_json_lines
 from electra.text.sources import Source
-from electra.text.tally import Problem, Reading, Tally
 
 
 def read(text: str, *, field: str = "text", size: int = 1 << 20) -> tuple[list[str], list[Problem], Tally]:
@@ -78,7 +78,7 @@ def test_other_json_is_one_problem(text):
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_line_above_the_limit_is_passed_over(monkeypatch, size):
-    monkeypatch.setattr(jsonlines, "LINE_LIMIT", 60)
+    monkeypatch.setattr(readers, "LINE_LIMIT", 60)
     at_the_limit = json.dumps({"text": "x" * 48})
     long = '{"text": "' + "é" * 300 + '"}'
     texts, (problem,), tally = read(f'{at_the_limit}\n{long}\n{{"text": "after"}}\n{at_the_limit}', size=size)

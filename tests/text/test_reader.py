@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from electra.errors import InputError
-from electra.text import decoder, documents, jsonlines
-from electra.text.reader import Problem, Tally, read_documents
+from electra.text import encoding, readers
+from electra.text.corpus import Problem, Tally, read_documents
 from electra.text.sources import Source, find_sources
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -70,7 +70,7 @@ def read_bytes(
 
 
 def check(
-    found: list[str], problems: list[Problem], tally: Tally, *, limit: int = documents.DOCUMENT_LIMIT
+    found: list[str], problems: list[Problem], tally: Tally, *, limit: int = readers.DOCUMENT_LIMIT
 ) -> None:
     """What the rest of the program relies on."""
     for document in found:
@@ -104,7 +104,7 @@ TEXTS = (
 )
 def test_any_bytes_as_text(tmp_path, data, compression, size, end):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "DOCUMENT_LIMIT", 20)
+        patch.setattr(readers, "DOCUMENT_LIMIT", 20)
         packed = COMPRESS[compression](data)
         whole = read_bytes(tmp_path, packed, compression=compression)
         check(*whole, limit=20)
@@ -133,8 +133,8 @@ ROWS = st.lists(
 @given(data=ROWS | st.binary(), compression=st.sampled_from(sorted(COMPRESS)), size=st.integers(1, 7))
 def test_any_bytes_as_rows(tmp_path, data, compression, size):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "DOCUMENT_LIMIT", 20)
-        patch.setattr(jsonlines, "LINE_LIMIT", 60)
+        patch.setattr(readers, "DOCUMENT_LIMIT", 20)
+        patch.setattr(readers, "LINE_LIMIT", 60)
         packed = COMPRESS[compression](data)
         whole = read_bytes(tmp_path, packed, format="jsonl", compression=compression)
         check(*whole, limit=20)
@@ -165,7 +165,7 @@ PLAIN = st.characters(
 @given(text=st.text(PLAIN), size=st.integers(1, 7), limit=st.integers(2, 30))
 def test_nothing_of_valid_utf8_is_lost(tmp_path, text, size, limit):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "DOCUMENT_LIMIT", limit)
+        patch.setattr(readers, "DOCUMENT_LIMIT", limit)
         solid = "".join(text.split())
         row = json.dumps({"text": text}).encode()
         for data, format in ((text.encode(), "text"), (row, "jsonl")):
@@ -269,9 +269,9 @@ def test_a_missing_extra_is_an_error_at_once(monkeypatch):
     "line", [b"word " * 20_000, b"w" * 100_000, b" " * 100_000, b"a\n" * 50_000, b"\n" * 100_000]
 )
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch, line):
-    monkeypatch.setattr(documents, "DOCUMENT_LIMIT", 1 << 16)
-    monkeypatch.setattr(jsonlines, "LINE_LIMIT", 1 << 16)
-    monkeypatch.setattr(decoder, "SAMPLE_BYTES", 1 << 16)
+    monkeypatch.setattr(readers, "DOCUMENT_LIMIT", 1 << 16)
+    monkeypatch.setattr(readers, "LINE_LIMIT", 1 << 16)
+    monkeypatch.setattr(encoding, "SAMPLE_BYTES", 1 << 16)
     with gzip.open(tmp_path / "data.gz", "wb", compresslevel=1) as file:
         for _ in range(150):
             file.write(line)

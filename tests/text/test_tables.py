@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from electra.errors import InputError
+from electra.text.quarantine import Problem, Reading, Tally
 from electra.text.sources import Source, find_sources
 from electra.text.tables import open_dataset, read_parquet
-from electra.text.tally import Problem, Reading, Tally
 
 
 def reading_of(source: Source) -> tuple[Reading, list[Problem]]:

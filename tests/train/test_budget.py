@@ -3,7 +3,7 @@ import math
 import pytest
 
 from electra.errors import InputError
-from electra.train.budget import Budget, parse_duration
+from electra.train.schedule import Budget, parse_duration
 
 
 @pytest.mark.parametrize(

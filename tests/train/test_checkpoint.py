@@ -6,10 +6,10 @@ from torch import nn
 
 from electra import files
 from electra.errors import InputError
+from electra.train import checkpoint
 from electra.train import checkpoint as checkpoints
-from electra.train import checkpoint_folder
 from electra.train.checkpoint import CheckpointConfig, CheckpointStore
-from electra.train.optimizer_state import pack_optimizer, unpack_optimizer
+from electra.train.state import pack_optimizer, unpack_optimizer
 
 
 def no_problem(problem: str) -> None:
@@ -94,14 +94,14 @@ def test_no_checkpoint_is_none_and_makes_no_folder(make_store, folder):
 def held_write(monkeypatch):
     """Background writes stand still until the event is set."""
     go_on, begun = threading.Event(), threading.Event()
-    fill = checkpoint_folder.fill
+    fill = checkpoint.fill_folder
 
     def held_fill(path, content):
         begun.set()
         assert go_on.wait(timeout=30)
         fill(path, content)
 
-    monkeypatch.setattr(checkpoint_folder, "fill", held_fill)
+    monkeypatch.setattr(checkpoint, "fill_folder", held_fill)
     yield begun, go_on
     go_on.set()
 
@@ -218,13 +218,13 @@ def test_a_best_that_is_lost_is_said_to_be(make_store, folder):
 
 def test_the_disk_has_room_for_the_last_the_best_and_one_in_the_making(make_store, folder, monkeypatch):
     store, most = make_store(keep_last=2), []
-    fill = checkpoint_folder.fill
+    fill = checkpoint.fill_folder
 
     def watched(path, content):
         fill(path, content)
         most.append(len(list(folder.iterdir())))
 
-    monkeypatch.setattr(checkpoint_folder, "fill", watched)
+    monkeypatch.setattr(checkpoint, "fill_folder", watched)
     for step in range(9):
         store.save(step, tensors_of(step), {"best_step": 1})
     store.wait()

@@ -9,7 +9,7 @@ import torch
 
 from electra import files
 from electra.errors import InputError
-from electra.train import checkpoint_folder
+from electra.train import checkpoint
 
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "manifest.json")
 
@@ -80,13 +80,13 @@ def test_a_leftover_is_named_ignored_and_removed_before_the_next_save(save, stor
     assert store.load_latest(problems.append).step == 2
     assert [str(path) in problem for path, problem in zip(leftovers, problems, strict=True)] == [True, True]
     found = []
-    fill = checkpoint_folder.fill
+    fill = checkpoint.fill_folder
 
     def watched(path, content):
         found.extend(store.folder.glob("*.tmp-*"))
         fill(path, content)
 
-    monkeypatch.setattr(checkpoint_folder, "fill", watched)
+    monkeypatch.setattr(checkpoint, "fill_folder", watched)
     save(store, 3)
     assert found == []
     assert sorted(path.name for path in store.folder.iterdir()) == ["step-00000002", "step-00000003"]

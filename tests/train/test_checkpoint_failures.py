@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from electra.errors import InputError
+from electra.train import checkpoint
 from electra.train import checkpoint as checkpoints
-from electra.train import checkpoint_folder
 from electra.train.checkpoint import CheckpointConfig, CheckpointStore
 
 
@@ -51,7 +51,7 @@ def test_a_full_disk_keeps_what_there_is_and_says_what_is_needed(save, store, pr
 def test_a_save_without_room_does_not_fill_the_disk_first(save, store, monkeypatch):
     written = []
     monkeypatch.setattr(CheckpointStore, "_free_bytes", lambda self: 1_900_000)
-    monkeypatch.setattr(checkpoint_folder, "fill", lambda *content: written.append(content))
+    monkeypatch.setattr(checkpoint, "fill_folder", lambda *content: written.append(content))
     with pytest.raises(InputError, match=r"No space left.* needs 2\.0 MB, 1\.9 MB are free"):
         save(store, 3, size=500_000)
     assert written == []
@@ -60,7 +60,7 @@ def test_a_save_without_room_does_not_fill_the_disk_first(save, store, monkeypat
 def test_a_failure_is_told_once_by_check_or_by_the_next_save(save, store, monkeypatch):
     tensors = {"model": {"weight": torch.ones(3)}}
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.tensor_file, "save_file", full_disk)
+        patch.setattr("electra.train.checkpoint.save_file", full_disk)
         store.save(3, tensors, {})
         with pytest.raises(InputError, match="step-00000003 is not saved"):
             store.save(4, tensors, {})
@@ -87,7 +87,7 @@ def save_and_fail(folder, error: Exception | None) -> None:
 
 
 def test_a_failure_is_told_at_the_end_and_hides_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints.tensor_file, "save_file", full_disk)
+    monkeypatch.setattr("electra.train.checkpoint.save_file", full_disk)
     with pytest.raises(InputError, match="No space left"):
         save_and_fail(tmp_path, None)
     with pytest.raises(TrainingError) as caught:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from electra.errors import InputError
-from electra.train import devices, memory
+from electra.train import devices
 from electra.train.distributed import World
 
 CPU = torch.device("cpu")
@@ -54,26 +54,26 @@ def test_the_allocator_can_be_set_up_more_than_once():
     ("asked", "free", "rows"), [("all", 0, 12), (5, 0, 5), (99, 0, 12), ("auto", 10**9, 12), ("auto", 900, 4)]
 )
 def test_the_micro_batch_fits_into_memory(monkeypatch, asked, free, rows):
-    monkeypatch.setattr(memory, "free_memory", lambda device: free)
-    assert memory.choose_micro_batch(asked, share=12, bytes_per_row=lambda: 100.0, device=CPU) == rows
+    monkeypatch.setattr(devices, "free_memory", lambda device: free)
+    assert devices.choose_micro_batch(asked, share=12, bytes_per_row=lambda: 100.0, device=CPU) == rows
 
 
 def test_what_a_backward_pass_needs_is_counted_once():
     weight = torch.ones(8, 8, requires_grad=True)
-    with memory.saved_bytes() as total:
+    with devices.saved_bytes() as total:
         (weight.exp() * 2).tanh()
     assert total[0] == 2 * 8 * 8 * 4
 
 
 def test_running_out_of_memory_names_the_key_and_other_errors_pass():
-    with pytest.raises(InputError, match=r"--train\.micro_batch 8"), memory.explained_out_of_memory(rows=16):
+    with pytest.raises(InputError, match=r"--train\.micro_batch 8"), devices.explained_out_of_memory(rows=16):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
-    with pytest.raises(RuntimeError, match="shapes"), memory.explained_out_of_memory(rows=16):
+    with pytest.raises(RuntimeError, match="shapes"), devices.explained_out_of_memory(rows=16):
         raise RuntimeError("shapes differ")
 
 
 def test_free_memory_is_some():
-    assert memory.free_memory(CPU) > 1e6
+    assert devices.free_memory(CPU) > 1e6
 
 
 def test_rows_of_ever_new_lengths_take_no_more_memory():

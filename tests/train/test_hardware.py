@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from electra.errors import InputError
-from electra.train.hardware import find_hardware, known_hardware, products_speed
+from electra.train.devices import find_hardware, known_hardware, products_speed
 
 
 def test_every_row_is_plausible():

@@ -15,13 +15,12 @@ from torch import nn
 
 from electra.errors import InputError
 from electra.seeds import torch_generator
-from electra.train.budget import Budget
 from electra.train.checkpoint import CheckpointConfig
 from electra.train.distributed import World
 from electra.train.health import HealthConfig
 from electra.train.loop import LoopConfig, training_steps
 from electra.train.optim import OptimizerConfig, build_optimizer
-from electra.train.schedule import ScheduleConfig, learning_rate
+from electra.train.schedule import Budget, ScheduleConfig, learning_rate
 from electra.train.session import LogConfig, Session, due
 from electra.train.state import TrainState
 

@@ -7,7 +7,7 @@ from torch import nn
 from electra import files
 from electra.errors import InputError
 from electra.train.optim import OptimizerConfig, build_optimizer, clip_by_global_norm, set_learning_rate
-from electra.train.optimizer_state import pack_optimizer, unpack_optimizer
+from electra.train.state import pack_optimizer, unpack_optimizer
 
 
 def small_model(width: int = 4) -> nn.Sequential:

@@ -1,7 +1,7 @@
 import pytest
 
 from electra.errors import InputError
-from electra.train.settings import TrainConfig
+from electra.train.schedule import TrainConfig
 
 
 def test_a_warmup_longer_than_the_run_is_refused_with_the_way_out():

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from electra.train.supervisor import supervise
+from electra.train.signals import supervise
 
 # Counts its starts in a file, and ends with the next of the given exit codes.
 CRASHING = """

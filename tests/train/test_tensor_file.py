@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from electra.errors import InputError
-from electra.train import tensor_file
+from electra.train import checkpoint
 
 KINDS = {
     "fp32": torch.tensor([[1.5, -0.0], [math.inf, 1e-45]]),
@@ -42,8 +42,8 @@ def assert_same_bits(first, second):
 @pytest.mark.parametrize("tensors", [KINDS, {}], ids=["kinds", "none"])
 def test_every_kind_of_tensor_comes_back_bit_for_bit(tmp_path, tensors):
     path = tmp_path / "model.safetensors"
-    tensor_file.write(path, tensor_file.snapshot(tensors))
-    assert_same_bits(tensor_file.read(path), tensors)
+    checkpoint.write_tensors(path, checkpoint.snapshot(tensors))
+    assert_same_bits(checkpoint.read_tensors(path), tensors)
 
 
 class Tied(nn.Module):
@@ -58,11 +58,11 @@ class Tied(nn.Module):
 
 def test_a_shared_tensor_is_stored_once_and_restored_under_both_names(tmp_path):
     model, path = Tied(), tmp_path / "model.safetensors"
-    content = tensor_file.snapshot(model.state_dict())
-    tensor_file.write(path, content)
+    content = checkpoint.snapshot(model.state_dict())
+    checkpoint.write_tensors(path, content)
     assert content.num_bytes == 50 * 4 * 4
     assert path.stat().st_size < 1.5 * content.num_bytes
-    loaded = tensor_file.read(path)
+    loaded = checkpoint.read_tensors(path)
     assert_same_bits(loaded, dict(model.state_dict()))
     assert loaded["generator.weight"].data_ptr() == loaded["discriminator.weight"].data_ptr()
     other = Tied()
@@ -74,23 +74,23 @@ def test_views_of_one_tensor_that_differ_are_not_taken_for_the_same(tmp_path):
     whole = torch.arange(6.0)
     views = {"whole": whole, "first": whole[:3], "last": whole[3:], "square": whole[:4].view(2, 2)}
     views |= {"turned": views["square"].t(), "bits": whole.view(torch.int32)}
-    tensor_file.write(tmp_path / "a.safetensors", tensor_file.snapshot(views))
-    assert_same_bits(tensor_file.read(tmp_path / "a.safetensors"), views)
+    checkpoint.write_tensors(tmp_path / "a.safetensors", checkpoint.snapshot(views))
+    assert_same_bits(checkpoint.read_tensors(tmp_path / "a.safetensors"), views)
 
 
 def test_the_same_tensors_make_the_same_file(tmp_path):
     tensors = {f"name{n}": torch.ones(n) for n in range(9)}
     tensors |= {f"alias{n}": tensors[f"name{n}"] for n in range(9)}
     for n in range(4):
-        tensor_file.write(tmp_path / str(n), tensor_file.snapshot(tensors))
+        checkpoint.write_tensors(tmp_path / str(n), checkpoint.snapshot(tensors))
     assert len({hashlib.sha256((tmp_path / str(n)).read_bytes()).digest() for n in range(4)}) == 1
 
 
 def test_changing_what_was_read_does_not_change_the_file(tmp_path):
     path = tmp_path / "a.safetensors"
-    tensor_file.write(path, tensor_file.snapshot({"a": torch.ones(1000)}))
+    checkpoint.write_tensors(path, checkpoint.snapshot({"a": torch.ones(1000)}))
     before = path.read_bytes()
-    tensor_file.read(path)["a"].zero_()
+    checkpoint.read_tensors(path)["a"].zero_()
     assert path.read_bytes() == before
 
 
@@ -99,4 +99,4 @@ def test_what_is_no_safetensors_file_is_named(tmp_path, content):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"model\.safetensors is not a safetensors file"):
-        tensor_file.read(path)
+        checkpoint.read_tensors(path)

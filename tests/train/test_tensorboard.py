@@ -5,8 +5,8 @@ import struct
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from electra.train import tensorboard
-from electra.train.tensorboard import TensorBoardFiles
+from electra.train import log
+from electra.train.log import TensorBoardFiles
 
 
 @pytest.fixture
@@ -94,6 +94,6 @@ def test_a_sitting_that_measures_nothing_leaves_no_file(sitting, tmp_path):
     [(bytes(32), 0x8A9136AA), (b"123456789", 0xE3069283)],
 )
 def test_checksums_are_those_of_the_standard(data, crc):
-    (masked,) = struct.unpack("<I", tensorboard._checksum(data))
+    (masked,) = struct.unpack("<I", log._checksum(data))
     rotated = masked - 0xA282EAD8 & 0xFFFFFFFF
     assert rotated == (crc >> 15 | crc << 17) & 0xFFFFFFFF

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from electra.errors import InputError
-from electra.train.trackers import Trackers
+from electra.train.log import Trackers
 
 CONFIG = {"seed": 1, "train": {"steps": 9}}
 

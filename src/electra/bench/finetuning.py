@@ -1,4 +1,6 @@
-"""Our fine-tuning step beside transformers': a classifier of short texts, with the lengths of SST-2.
+"""transformers' ways to fine-tune a classifier -> the seconds of their steps: a loop, and its Trainer.
+
+Our fine-tuning step beside transformers': a classifier of short texts, with the lengths of SST-2.
 
     ours      the engine of `electra finetune`, on the very batches that the others get
     grouped   the same with batches of texts of like length, as `electra finetune` makes them
@@ -11,36 +13,132 @@ All have the same encoder, examples, learning rate, decay and clipping. The toke
 depend on them.
 """
 
-from collections.abc import Callable
+import importlib.util
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from electra.bench import transformers_finetuning
-from electra.bench.peak import encoder_products
-from electra.bench.transformers_finetuning import CLIP_NORM, LEARNING_RATE
-from electra.bench.turns import WARMUP_STEPS, Contest, Step, Turn, chosen, engine_step, time_steps
+from electra.bench.turns import (
+    WARMUP_STEPS,
+    Contest,
+    Step,
+    Turn,
+    chosen,
+    encoder_products,
+    engine_step,
+    own_peak,
+    time_steps,
+)
 from electra.errors import InputError, import_extra
+from electra.model import names
 from electra.model.encoder import Encoder, initialise
 from electra.model.names import layer_depth
 from electra.model.sizes import EncoderConfig
 from electra.seeds import numpy_generator, torch_generator
-from electra.tasks.batches import TaskTurns, TrainBatches
-from electra.tasks.classification import Classification
-from electra.tasks.family import TaskRow
-from electra.tasks.glue import load_glue
+from electra.tasks.batches import TaskTurns, TrainBatches, collate
+from electra.tasks.data.glue import load_glue
+from electra.tasks.families.classification import Classification
+from electra.tasks.families.family import TaskRow, TextExample
 from electra.tasks.model import TaskModel
-from electra.tasks.problem import FinetuneProblem, Share
+from electra.tasks.step import FinetuneProblem, Share
 from electra.tasks.task import TRAIN
-from electra.tasks.text_examples import TextExample
 from electra.text.tokenizer import TokenizerConfig, train
 from electra.train import devices
 from electra.train.optim import OptimizerConfig, build_optimizer
 from electra.train.state import TrainState
+
+LEARNING_RATE, CLIP_NORM, WEIGHT_DECAY = 3e-4, 1.0, 0.01
+"""The same for all who fine-tune."""
+
+
+def classifier(sizes: EncoderConfig) -> Any:
+    """An ElectraForSequenceClassification with random weights."""
+    transformers = import_extra("transformers", extra="hf")
+    torch.manual_seed(0)
+    return transformers.ElectraForSequenceClassification(
+        transformers.ElectraConfig(**names.to_transformers_config(sizes), num_labels=2)
+    )
+
+
+def inputs(rows: Sequence[TaskRow]) -> dict[str, Tensor]:
+    """A batch as transformers' models take it, padded to its longest text."""
+    batch = collate(rows, pad_id=0, device=torch.device("cpu"))
+    return {
+        "input_ids": batch.input_ids_BL,
+        "token_type_ids": batch.token_type_ids_BL,
+        "attention_mask": batch.attention_mask_BL,
+        "labels": batch.target("label"),
+    }
+
+
+def loop_step(sizes: EncoderConfig, batches: TrainBatches, precision: devices.Precision) -> Step:
+    """The loop of transformers' own examples."""
+    model = classifier(sizes).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    numbers = iter(range(10**9))
+
+    def step() -> None:
+        rows = [row for unit in batches[next(numbers)] for row in unit]
+        optimizer.zero_grad()
+        with devices.autocast(torch.device("cpu"), precision):
+            loss: Tensor = model(**inputs(rows)).loss
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        optimizer.step()
+
+    return step
+
+
+def trainer_obstacle() -> str | None:
+    """Why the Trainer cannot take part, or None if it can."""
+    if importlib.util.find_spec("accelerate") is None:
+        return "accelerate is not installed, which transformers' Trainer needs"
+    return None
+
+
+def trainer_turn(sizes: EncoderConfig, rows: Sequence[TaskRow], *, batch_size: int, steps: int) -> Turn:
+    """transformers' Trainer with its defaults, but for what all have alike and for saving and logging."""
+    transformers = import_extra("transformers", extra="hf")
+    ends: list[float] = []
+
+    def note_the_time(*_: Any, **__: Any) -> None:
+        ends.append(time.perf_counter())
+
+    clock = type("Clock", (transformers.TrainerCallback,), {"on_step_end": note_the_time})
+    with tempfile.TemporaryDirectory(prefix="electra-bench-") as folder:
+        arguments = transformers.TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=batch_size,
+            max_steps=WARMUP_STEPS + steps,
+            learning_rate=LEARNING_RATE,
+            weight_decay=WEIGHT_DECAY,
+            max_grad_norm=CLIP_NORM,
+            use_cpu=True,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            remove_unused_columns=False,
+        )
+        transformers.Trainer(
+            model=classifier(sizes),
+            args=arguments,
+            train_dataset=rows,
+            data_collator=inputs,
+            callbacks=[clock()],
+        ).train()
+    after = ends[WARMUP_STEPS - 1 :]
+    return Turn([end - begun for begun, end in itertools.pairwise(after)], own_peak())
+
 
 CONTESTANTS = ("ours", "grouped", "plain", "bf16", "trainer")
 _TASK = "sst2"
@@ -76,7 +174,7 @@ class FinetuneBenchConfig:
 def contest(settings: FinetuneBenchConfig, folder: Path) -> Contest:
     """What is measured; nothing is put into the folder."""
     import_extra("transformers", extra="hf")
-    obstacle = transformers_finetuning.trainer_obstacle()
+    obstacle = trainer_obstacle()
     left_out = {} if obstacle is None else {"trainer": obstacle}
     tokens = round(settings.batch_size * _MEAN_LENGTH)
     return Contest(
@@ -95,12 +193,10 @@ def take_turn(settings: FinetuneBenchConfig, name: str, folder: Path) -> Turn:
     """Train some steps."""
     rows, size = random_rows(settings), settings.batch_size
     if name == "trainer":
-        return transformers_finetuning.trainer_turn(
-            sizes(settings), rows, batch_size=size, steps=settings.steps
-        )
+        return trainer_turn(sizes(settings), rows, batch_size=size, steps=settings.steps)
     same = RandomOrder(rows, task=_TASK, seed=0, batch_size=size)
     alike = TrainBatches(rows, task=_TASK, seed=0, batch_size=size)
-    loop = transformers_finetuning.loop_step
+    loop = loop_step
     ways: dict[str, Callable[[], Step]] = {
         "ours": lambda: our_step(settings, same),
         "grouped": lambda: our_step(settings, alike),

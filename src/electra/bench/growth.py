@@ -16,13 +16,21 @@ from typing import Any, Literal
 import torch
 
 from electra.bench import pretraining
-from electra.bench.peak import encoder_products, measure_peak
 from electra.bench.pretraining import PretrainBenchConfig
-from electra.bench.processes import ELECTRA, own_memory, run
-from electra.bench.turns import Turn, say, take, time_steps
+from electra.bench.turns import (
+    ELECTRA,
+    Turn,
+    encoder_products,
+    measure_peak,
+    own_memory,
+    run,
+    say,
+    take,
+    time_steps,
+)
 from electra.errors import InputError
-from electra.model.memory import Memory, training_memory
-from electra.pretrain.estimate import count_parameters, encoders_of
+from electra.model.cost import Memory, training_memory
+from electra.pretraining.cost import count_parameters, encoders_of
 from electra.text import tokenizer as tokenizers
 from electra.text.rows import Rows
 from electra.text.tokenizer import SPECIAL_TOKENS

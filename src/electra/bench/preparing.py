@@ -19,12 +19,11 @@ from pathlib import Path
 import tokenizers
 
 from electra import files
-from electra.bench.processes import ELECTRA, Ran, run
-from electra.bench.turns import Contest, Turn, chosen
+from electra.bench.turns import ELECTRA, Contest, Ran, Turn, chosen, run
 from electra.errors import InputError
 from electra.text.corpus import BUILTIN, STDIN, Corpus, open_corpus
+from electra.text.quarantine import Tally
 from electra.text.rows import KIND
-from electra.text.tally import Tally
 
 CONTESTANTS = ("ours", "tokenizers", "vocabulary")
 _TRAINED, _COPIES = "trained", "corpus.jsonl"

@@ -19,17 +19,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from electra import files, seeds
-from electra.bench.peak import encoder_products
-from electra.bench.turns import Contest, Step, Turn, chosen, engine_step, time_steps
+from electra.bench.turns import Contest, Step, Turn, chosen, encoder_products, engine_step, time_steps
 from electra.errors import InputError, import_extra
 from electra.model import names
 from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, generator_config
-from electra.pretrain import cost
-from electra.pretrain.config import GeneratorConfig, PretrainConfig
-from electra.pretrain.inputs import TokenFacts
-from electra.pretrain.objectives import build_objective
-from electra.pretrain.pieces import Share
-from electra.pretrain.problem import PretrainProblem
+from electra.pretraining import cost
+from electra.pretraining.config import GeneratorConfig, PretrainConfig
+from electra.pretraining.masking import TokenFacts
+from electra.pretraining.objectives import build_objective
+from electra.pretraining.step import PretrainProblem, Share
 from electra.text.batches import Batches
 from electra.text.rows import FORMAT_VERSION, KIND, Rows, write_shard
 from electra.train import devices

@@ -26,24 +26,31 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from electra import files
-from electra.bench.peak import encoder_products
-from electra.bench.processes import ELECTRA, MemoryWatch
-from electra.bench.turns import Contest, Step, Turn, chosen, time_steps
+from electra.bench.turns import (
+    ELECTRA,
+    Contest,
+    MemoryWatch,
+    Step,
+    Turn,
+    chosen,
+    encoder_products,
+    time_steps,
+)
+from electra.demo import corpus
+from electra.demo.corpus import Source
 from electra.errors import InputError, import_extra
+from electra.formats.onnx import Precision, export_onnx
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig, transformers_obstacle
+from electra.predict.load import Engine, load
 from electra.seeds import numpy_generator, torch_generator
-from electra.ship.loading import Engine, load
-from electra.ship.onnx import Precision, export_onnx
-from electra.tasks import encoders
-from electra.tasks.classification import Classification
-from electra.tasks.glue import load_glue
-from electra.tasks.layout import FineTuned, save_model
+from electra.tasks import folders
+from electra.tasks.data.glue import load_glue
+from electra.tasks.families.classification import Classification
+from electra.tasks.families.family import TextExample
+from electra.tasks.folders import FineTuned, save_model
 from electra.tasks.model import TaskModel
-from electra.tasks.text_examples import TextExample
-from electra.text import builtin
 from electra.text import tokenizer as tokenizers
-from electra.text.builtin import Source
 from electra.text.tokenizer import TokenizerConfig
 from electra.train import devices
 
@@ -154,7 +161,7 @@ def prose(count: int) -> list[str]:
         root=Path(sysconfig.get_path("stdlib")),
         files=("pydoc_data/topics.py",),
     )
-    words = [word for passage in builtin.passages(sources=[manual]) for word in passage.text.split()]
+    words = [word for passage in corpus.passages(sources=[manual]) for word in passage.text.split()]
     drawn = numpy_generator(0, "lengths").gamma(_WORDS_SHAPE, _WORDS_SCALE, count)
     ends = np.cumsum(np.clip(drawn.round(), 2, _LONGEST).astype(int))
     pieces = np.split(np.resize(np.array(words), ends[-1]), ends[:-1])
@@ -179,7 +186,7 @@ def write_graphs(model: Path, folder: Path) -> None:
 
 def model_folder(settings: ServeBenchConfig, folder: Path) -> Path:
     """The given model, where transformers finds it too, or the one that was made."""
-    return folder / _MODEL if settings.model is None else encoders.model_folder(settings.model)
+    return folder / _MODEL if settings.model is None else folders.model_folder(settings.model)
 
 
 def our_pass(folder: Path, pieces: Sequence[list[str]], *, engine: Engine = "torch") -> Step:

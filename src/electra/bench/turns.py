@@ -1,28 +1,133 @@
-"""Contestants -> the seconds of their steps, taken turn by turn in processes of their own.
+"""A command -> what it prints, how long it takes, and how much memory it and all below it hold.
+
+Contestants -> the seconds of their steps, taken turn by turn in processes of their own.
 
 A process each, so that none profits from another's allocator or caches; turn by turn, so that all meet the
 same noise of the machine.
+
+This machine -> its peak: FLOP/s of matrix products in two precisions, bytes/s of a large copy.
 """
 
 import json
+import math
+import re
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from electra.bench.peak import Peak, best_of, measure_peak
-from electra.bench.processes import ELECTRA, own_peak, run
 from electra.errors import InputError
+from electra.model.sizes import EncoderConfig
 from electra.train import devices
-from electra.train.budget import Budget
+from electra.train.devices import Precision, Product, products_speed
 from electra.train.distributed import World
-from electra.train.hardware import Product
 from electra.train.loop import LoopConfig, Problem, training_steps
-from electra.train.schedule import ScheduleConfig
+from electra.train.schedule import Budget, ScheduleConfig
 from electra.train.state import TrainState
+
+ELECTRA = (sys.executable, "-m", "electra")
+"""Our own command, in the Python that runs now."""
+
+_SAMPLE_SECONDS = 0.05
+
+
+class Ran(NamedTuple):
+    """A command that has ended well."""
+
+    output: str
+    seconds: float
+    memory: int | None
+    """The most bytes that it and all below it held at once; None where the system does not tell."""
+
+
+def run(words: Sequence[str], *, name: str) -> Ran:
+    """Run a command to its end; what it says on stderr is a person's to read."""
+    begun = time.perf_counter()
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            with MemoryWatch(process.pid) as watch:
+                output, _ = process.communicate()
+        except BaseException:
+            # Politely, so that it can end what it has started itself.
+            process.terminate()
+            process.wait()
+            raise
+    seconds = time.perf_counter() - begun
+    if process.returncode:
+        raise InputError(f"{name} ended with exit code {process.returncode}: what it said stands above")
+    return Ran(output, seconds, watch.most)
+
+
+class MemoryWatch:
+    """Looks at a process and all below it from time to time; pages that they share count for each."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._most = pid, 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> "MemoryWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def most(self) -> int | None:
+        """Bytes that they held together, when it was most."""
+        return self._most or None
+
+    def _look(self) -> None:
+        while not self._ended.wait(_SAMPLE_SECONDS):
+            now = sum(_status(process, "VmRSS") for process in (self._pid, *descendants(self._pid)))
+            self._most = max(self._most, now)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """The processes below one."""
+    for path in Path("/proc").glob(f"{pid}/task/*/children"):
+        try:
+            children = path.read_text(encoding="ascii").split()
+        except OSError:
+            continue
+        for child in map(int, children):
+            yield child
+            yield from descendants(child)
+
+
+def own_memory() -> int | None:
+    """Bytes that this process holds."""
+    return _status("self", "VmRSS") or None
+
+
+def own_peak() -> int | None:
+    """The most bytes that this process has held since it began.
+
+    Not what `getrusage` says, which counts what the parent held when it started us.
+    """
+    return _status("self", "VmHWM") or None
+
+
+def _status(process: int | str, key: str) -> int:
+    """A number of /proc; 0 of a process that is gone, and where there is no such folder."""
+    try:
+        text = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
 
 Step = Callable[[], object]
 """What is timed: a step of training, or a pass over all of the data."""
@@ -138,3 +243,68 @@ def time_steps(step: Step, *, count: int, warmup: int = WARMUP_STEPS) -> Turn:
         step()
         seconds.append(time.perf_counter() - begun)
     return Turn(seconds, own_peak())
+
+
+Peak = dict[str, float]
+"""FLOP/s by precision, and bytes/s as `copy`."""
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+COPY = "copy"
+SQUARE: Product = (512, 512, 512)
+"""Near the peak of a CPU, and short enough to get through between two interruptions."""
+_PROBE_SECONDS = 0.3
+_COPIED_BYTES = 1 << 28
+"""More than caches hold."""
+
+
+def encoder_products(config: EncoderConfig, *, tokens: int) -> tuple[Product, ...]:
+    """The matrix products of a layer: into attention and out of it, into the feed-forward layer and out."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    return (
+        (tokens, hidden, 3 * hidden),
+        (tokens, hidden, hidden),
+        (tokens, hidden, inner),
+        (tokens, inner, hidden),
+    )
+
+
+def measure_peak(products: Sequence[Product], *, seconds: float = _PROBE_SECONDS) -> Peak:
+    """The best of these products and of a square one; each is tried for some seconds."""
+    device = torch.device("cpu")
+    rates: Peak = {
+        precision: max(
+            products_speed({product: 1}, device, precision, seconds=seconds)
+            for product in (SQUARE, *products)
+        )
+        for precision in PRECISIONS
+    }
+    return {**rates, COPY: copy_speed(seconds=seconds)}
+
+
+def copy_speed(*, seconds: float, size: int = _COPIED_BYTES) -> float:
+    """Bytes/s, read and written ones together, of the fastest of several copies."""
+    source = torch.ones(size // 4)
+    # Not empty: the first touch of each page takes far longer than a copy.
+    target = source.clone()
+    fastest, begun = math.inf, time.perf_counter()
+    while math.isinf(fastest) or time.perf_counter() - begun < seconds:
+        before = time.perf_counter()
+        target.copy_(source)
+        fastest = min(fastest, time.perf_counter() - before)
+    return 2 * source.nbytes / fastest
+
+
+def best_of(peaks: Sequence[Peak]) -> Peak:
+    """The highest of each kind: the machine may have been busy at other times."""
+    return {key: max(peak[key] for peak in peaks) for key in peaks[0]}
+
+
+def best_flops(peak: Mapping[str, float]) -> float:
+    """FLOP/s in the faster precision: what 100 % is."""
+    return max(peak[precision] for precision in PRECISIONS)
+
+
+def describe_peak(peak: Mapping[str, float]) -> str:
+    """For a person."""
+    rates = ", ".join(f"{peak[precision] / 1e9:.0f} GFLOP/s in {precision}" for precision in PRECISIONS)
+    return f"peak here: {rates}; {peak[COPY] / 1e9:.0f} GB/s copied"

@@ -10,8 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from electra.report.metrics import BY_KEY
-from electra.report.runs import Event, Run, number
+from electra.report.runs import BY_KEY, Event, Run, number
 
 Word = Literal["healthy", "low", "high", "early"]
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from electra.report.markup import Html, details, element, join, text
+from electra.report.markup import Html, details, element, join, percent, text
 from electra.report.runs import Run, SampleRow, Samples
-from electra.report.words import percent
 
 MOST_ROWS = 6
 MOST_EARLIER = 3

@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> None:
     print("\n\n".join(table(kind, result) for kind, result in results.items()))
     if settings.plot:
         # It imports matplotlib, so only now.
-        from electra.bench.plots import draw
+        from electra.bench.tables import draw
 
         draw(results, Path(settings.plot))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from electra import config, files, seeds
 from electra.cli import main as electra
+from electra.demo import corpus
+from electra.demo.corpus import Passage
 from electra.errors import InputError, import_extra
-from electra.text import builtin
-from electra.text.builtin import Passage
 
 # What recipes/demo.yaml says, for an installation that has no recipes; a test keeps the two equal.
 RECIPE = (
@@ -75,7 +75,7 @@ def write_passages(path: Path) -> None:
     if path.is_file():
         return
     by_package: dict[str, list[Passage]] = {}
-    for passage in builtin.passages(workers=os.cpu_count() or 1):
+    for passage in corpus.passages(workers=os.cpu_count() or 1):
         by_package.setdefault(passage.package, []).append(passage)
     chosen = [
         passage

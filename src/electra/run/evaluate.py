@@ -6,12 +6,12 @@ from pathlib import Path
 
 from electra import config
 from electra.errors import InputError
-from electra.tasks import catalogue, results, summary
-from electra.tasks.catalogue import TaskSource
-from electra.tasks.layout import load_model
-from electra.tasks.material import limited
-from electra.tasks.outcomes import Outcome, judge_split
-from electra.tasks.overview import as_lines, describe_task
+from electra.tasks import results
+from electra.tasks.data import catalogue
+from electra.tasks.data.catalogue import TaskSource
+from electra.tasks.folders import load_model
+from electra.tasks.results import Outcome, judge_split
+from electra.tasks.study import as_lines, describe_task, limited
 from electra.tasks.task import TRAIN
 from electra.train import devices
 from electra.train.devices import DeviceName, PrecisionName
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> None:
         is_partial=settings.limit_eval is not None,
         chosen=outcome,
     )
-    print(f"\n{summary.score_table(content['splits'], main_score=task.main_score)}")
+    print(f"\n{results.score_table(content['splits'], main_score=task.main_score)}")
     if settings.out:
         results.write_scores(Path(settings.out), task, content, chosen=outcome)
         print(f"\n  {settings.out}")

@@ -7,23 +7,27 @@ from typing import Literal, NamedTuple
 
 from electra import config, files
 from electra.errors import InputError
-from electra.ship.card import CARD, Given, Loaded, for_onnx, for_transformers, write_card
-from electra.ship.card_facts import ABOUT, EXPORT, EXPORT_SCORED, Facts, gather
-from electra.ship.exporting import (
-    Source,
-    find_source,
-    seal,
-    set_tokenizer,
-    write_transformers,
+from electra.formats.card import (
+    ABOUT,
+    CARD,
+    EXPORT,
+    EXPORT_SCORED,
+    Facts,
+    Given,
+    Loaded,
+    for_onnx,
+    for_transformers,
+    gather,
+    write_card,
 )
-from electra.ship.importing import Role, refuse_full
-from electra.ship.loading import Engine, load
-from electra.tasks import catalogue
-from electra.tasks.catalogue import TaskSource
-from electra.tasks.layout import FineTuned, load_model
-from electra.tasks.outcomes import judge_split
-from electra.tasks.overview import as_lines
-from electra.tasks.summary import aligned, shown
+from electra.formats.imported import Role, refuse_full
+from electra.formats.transformers import Source, find_source, seal, set_tokenizer, write_transformers
+from electra.predict.load import Engine, load
+from electra.tasks.data import catalogue
+from electra.tasks.data.catalogue import TaskSource
+from electra.tasks.folders import FineTuned, load_model
+from electra.tasks.results import aligned, judge_split, shown
+from electra.tasks.study import as_lines
 from electra.tasks.task import Task
 
 Form = Literal["transformers", "onnx", "onnx-int8"]
@@ -99,7 +103,7 @@ def export(form: Form, source: Source, folder: Path) -> Exported:
             facts["Head"] = "transformers has none that computes the same: in head.safetensors"
         return Exported(facts, loaded, "torch")
     # It takes an extra, which the other form does not need.
-    from electra.ship.onnx import export_onnx
+    from electra.formats.onnx import export_onnx
 
     check = export_onnx(
         source.folder,

@@ -17,24 +17,31 @@ from electra import config, files
 from electra.errors import InputError, import_extra
 from electra.model.encoder import Layer
 from electra.model.names import layer_depth
-from electra.tasks import catalogue, ensemble, results, summary, sweep
+from electra.tasks import results, sweep
 from electra.tasks.batches import TaskTurns
-from electra.tasks.catalogue import AX, GLUE, TaskSource
-from electra.tasks.defaults import paper_size, paper_values
-from electra.tasks.material import content_hash, limited, make_material, require_trainable
+from electra.tasks.config import EpochLogConfig, EpochTrainConfig, paper_size, paper_values
+from electra.tasks.data import catalogue
+from electra.tasks.data.catalogue import AX, GLUE, TaskSource
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.folders import find_start
 from electra.tasks.model import TaskModel
-from electra.tasks.outcomes import Outcome
-from electra.tasks.overview import as_lines, describe_tasks
-from electra.tasks.problem import FinetuneProblem, Share, flops_per_token
-from electra.tasks.similarity import Similarity
-from electra.tasks.starts import find_start
-from electra.tasks.study import Study
+from electra.tasks.results import Outcome
+from electra.tasks.step import FinetuneProblem, Share, flops_per_token
+from electra.tasks.study import (
+    Study,
+    as_lines,
+    content_hash,
+    describe_tasks,
+    ensemble_obstacle,
+    limited,
+    make_material,
+    require_trainable,
+)
 from electra.tasks.sweep import SweepConfig
 from electra.train import devices, resume
 from electra.train.checkpoint import CheckpointConfig
 from electra.train.devices import Precision
 from electra.train.distributed import World
-from electra.train.epochs import EpochLogConfig, EpochTrainConfig
 from electra.train.health import HealthConfig
 from electra.train.log import METRICS
 from electra.train.loop import LoopConfig
@@ -153,7 +160,7 @@ def finetune_glue(
             medians[name] = results.main_median(out)
     if world.writes and not given.dry_run:
         size = paper_size(find_start(given.model, like=given.like, dropout=None).config)
-        print(f"\n{summary.glue_table(medians, size=size, names=catalogue.GLUE_COLUMNS)}")
+        print(f"\n{results.glue_table(medians, size=size, names=catalogue.GLUE_COLUMNS)}")
         for reason in left_out.values():
             print(f"  left out: {reason}")
         if given.limit_train or given.limit_eval:
@@ -224,7 +231,7 @@ def prepare(arguments: Sequence[str], given: FinetuneConfig, world: World, devic
     for task in tasks:
         require_trainable(task)
         results.read_baseline(settings.baseline, task, alone=len(tasks) == 1)
-        if settings.ensemble == "on" and (reason := ensemble.obstacle(task.family)):
+        if settings.ensemble == "on" and (reason := ensemble_obstacle(task.family)):
             raise InputError(f"--ensemble on is not possible for {task.name}: {reason}")
         compares = isinstance(task.family, Similarity) and task.family.loss != "sts"
         if compares and (settings.train.micro_batch != "all" or world.size > 1):
@@ -397,7 +404,7 @@ def swept(job: Job) -> tuple[Job, str]:
 
 def show(folder: Path, content: Mapping[str, Any]) -> None:
     """The scores, and where a person finds what."""
-    print(f"\n{summary.score_table(content['splits'], main_score=content['main_score'])}\n")
+    print(f"\n{results.score_table(content['splits'], main_score=content['main_score'])}\n")
     print(as_lines([*results.places(folder, content), ("page", write_page(folder))]), flush=True)
 
 

@@ -17,21 +17,20 @@ import yaml
 
 from electra import cli, config, files
 from electra.errors import InputError
+from electra.formats.imported import Imported, refuse_full, write_imported
+from electra.formats.tensorflow import read_tensorflow
+from electra.formats.transformers import read_transformers
 from electra.model.sizes import PRESETS, EncoderConfig, generator_config
-from electra.pretrain.config import GeneratorConfig, PretrainConfig
-from electra.pretrain.inputs import TokenFacts
-from electra.pretrain.objectives import build_objective
-from electra.pretrain.sizing import ModelConfig
-from electra.ship.import_transformers import read_transformers
-from electra.ship.importing import Imported, refuse_full, write_imported
-from electra.ship.tensorflow import read_tensorflow
+from electra.pretraining.config import GeneratorConfig, ModelConfig, PretrainConfig
+from electra.pretraining.masking import TokenFacts
+from electra.pretraining.objectives import build_objective
 from electra.text import tokenizer as tokenizers
 from electra.text.rows import Rows
 from electra.train import resume
 from electra.train.checkpoint import CheckpointConfig, CheckpointStore
 from electra.train.optim import build_optimizer
+from electra.train.schedule import TrainConfig
 from electra.train.session import CHECKPOINTS
-from electra.train.settings import TrainConfig
 from electra.train.state import TrainState
 
 _MOST_SHOWN = 4

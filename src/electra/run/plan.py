@@ -15,8 +15,8 @@ import torch
 from electra import config, files
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
-from electra.pretrain.config import PretrainConfig
-from electra.pretrain.estimate import (
+from electra.pretraining.config import ModelConfig, PretrainConfig, Size, paper_values
+from electra.pretraining.cost import (
     SEVERAL_DEVICES,
     Estimate,
     Machine,
@@ -25,18 +25,16 @@ from electra.pretrain.estimate import (
     count_model,
     estimate,
 )
-from electra.pretrain.sizing import ModelConfig, Size, paper_values
-from electra.report.words import duration, short
+from electra.report.markup import duration, short
 from electra.text.rows import KIND
 from electra.train import devices
-from electra.train.budget import parse_duration
 from electra.train.checkpoint import CheckpointConfig
+from electra.train.devices import find_hardware, products_speed
 from electra.train.distributed import World
-from electra.train.hardware import find_hardware, products_speed
 from electra.train.health import HealthConfig
 from electra.train.resume import ResumeConfig
+from electra.train.schedule import TrainConfig, parse_duration
 from electra.train.session import LogConfig
-from electra.train.settings import TrainConfig
 
 SIZES: tuple[Size, ...] = get_args(Size)
 PAPER_LENGTH: dict[Size, int] = {"tiny": 128, "small": 128, "base": 512, "large": 512}

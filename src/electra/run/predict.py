@@ -6,12 +6,11 @@ from pathlib import Path
 
 from electra import config
 from electra.errors import InputError
-from electra.tasks import catalogue
-from electra.tasks.catalogue import GLUE, TaskSource
-from electra.tasks.inputs import TEST, load_input
-from electra.tasks.layout import FineTuned, load_model
-from electra.tasks.outcomes import judge_split
-from electra.tasks.prediction_files import Predicted, check_form, form_of, write_form
+from electra.tasks.data import catalogue
+from electra.tasks.data.catalogue import GLUE, TaskSource
+from electra.tasks.folders import FineTuned, load_model
+from electra.tasks.predictions import TEST, Predicted, check_form, form_of, load_input, write_form
+from electra.tasks.results import judge_split
 from electra.tasks.task import Task
 from electra.train import devices
 from electra.train.devices import DeviceName, PrecisionName

@@ -9,8 +9,7 @@ from electra import config, files
 from electra.errors import InputError
 from electra.progress import clock
 from electra.text import tokenizer as tokenizers
-from electra.text.dataset import DatasetConfig
-from electra.text.preparation import Prepared, prepare
+from electra.text.dataset import DatasetConfig, Prepared, prepare
 from electra.text.quarantine import describe
 from electra.text.rows import KIND, Rows
 

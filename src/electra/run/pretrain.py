@@ -14,20 +14,15 @@ from torch import Tensor
 
 from electra import cli, config, files
 from electra.errors import InputError
+from electra.model.cost import activation_bytes
 from electra.model.encoder import Encoder, Layer
-from electra.model.memory import activation_bytes
-from electra.pretrain import cost, fixed_set
-from electra.pretrain.config import PretrainConfig
-from electra.pretrain.export import export_networks
-from electra.pretrain.fixed_set import FixedSet
-from electra.pretrain.inputs import Inputs, TokenFacts
-from electra.pretrain.objectives import build_objective
-from electra.pretrain.objectives.protocol import Objective
-from electra.pretrain.pieces import Share
-from electra.pretrain.problem import PretrainProblem
-from electra.pretrain.randomness import StepRandom
-from electra.pretrain.sizing import ModelConfig, paper_values
-from electra.pretrain.views import show_row
+from electra.pretraining import cost
+from electra.pretraining.config import ModelConfig, PretrainConfig, paper_values
+from electra.pretraining.export import export_networks
+from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
+from electra.pretraining.objectives import build_objective
+from electra.pretraining.objectives.protocol import Objective
+from electra.pretraining.step import FIXED_SET_SEED, FixedSet, PretrainProblem, Share, show_row
 from electra.progress import clock
 from electra.text import tokenizer as tokenizers
 from electra.text.batches import Batches
@@ -35,16 +30,16 @@ from electra.text.rows import Rows
 from electra.text.tokenizer import Tokenizer
 from electra.train import devices, resume
 from electra.train.checkpoint import CheckpointConfig
+from electra.train.devices import choose_micro_batch, saved_bytes
 from electra.train.distributed import World
 from electra.train.health import HealthConfig
 from electra.train.loop import LoopConfig, training_steps
-from electra.train.memory import choose_micro_batch, saved_bytes
 from electra.train.optim import build_optimizer
 from electra.train.resume import ResumeConfig
+from electra.train.schedule import TrainConfig
 from electra.train.session import LogConfig, Session
-from electra.train.settings import TrainConfig
+from electra.train.signals import supervise
 from electra.train.state import TrainState, copy_weights
-from electra.train.supervisor import supervise
 
 _PROBE_ROWS = 4
 _NUM_EXAMPLES = 3
@@ -237,7 +232,7 @@ def build(
         add=world.add,
         tokens=tokenizer.tokens,
         fixed_set=FixedSet.of(
-            Batches(valid_rows, seed=fixed_set.SEED, batch_size=valid_size),
+            Batches(valid_rows, seed=FIXED_SET_SEED, batch_size=valid_size),
             facts,
             num_held_out=len(valid_rows),
             rank=world.rank,

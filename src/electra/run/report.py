@@ -7,7 +7,7 @@ from pathlib import Path
 
 from electra import config, files
 from electra.errors import InputError, import_extra
-from electra.report.overview import terminal_table
+from electra.report.page import terminal_table
 from electra.report.runs import ReportError, read_runs
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from electra import config
 from electra.errors import InputError, import_extra
-from electra.ship.limits import Limits
-from electra.ship.loading import Engine, load
+from electra.predict.load import Engine, load
+from electra.serve.limits import Limits
 from electra.train import devices
 
 
@@ -48,8 +48,8 @@ def main(arguments: Sequence[str]) -> None:
         raise InputError("give --model DIR (see 'electra serve --help')")
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         import_extra(module, extra="serve")
-    from electra.ship.listening import Server, listen, url_of
-    from electra.ship.server import build_app
+    from electra.serve.app import build_app
+    from electra.serve.listening import Server, listen, url_of
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     key = read_key(Path(settings.api_key_file)) if settings.api_key_file else None

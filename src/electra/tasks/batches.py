@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from electra.errors import InputError
 from electra.seeds import numpy_generator
-from electra.tasks.family import TaskBatch, TaskRow
+from electra.tasks.families.family import TaskBatch, TaskRow
 
 WINDOW_BATCHES = 50
 """Batches whose units are sorted by length together: more of them leave less padding, and less to chance."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from electra.model.encoder import Encoder, Positions, initialise
 from electra.model.heads import ClassificationHead, RegressionHead
 from electra.seeds import torch_generator
-from electra.tasks.family import Family, TaskBatch
+from electra.tasks.families.family import Family, TaskBatch
 
 
 class Judged(NamedTuple):

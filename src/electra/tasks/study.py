@@ -1,4 +1,10 @@
-"""A model, tasks and settings -> what several fine-tunings have in common, and where each keeps what it has.
+"""Tasks and a tokenizer -> the rows of every split that is trained on or scored, and their hash.
+
+A task -> what a person should know of it before hours are spent on it.
+
+What several models say of the same examples -> what they say together: the mean of their probabilities.
+
+A model, tasks and settings -> what several fine-tunings have in common, and where each keeps what it has.
 
     OUT/seed-0/             metrics, checkpoints while it is trained, and of a finished one:
     OUT/seed-0/model/TASK   the model
@@ -7,24 +13,231 @@
 How a seed is trained is not known here: that is told by a function, from the command.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra.tasks import catalogue, ensemble, results
+import numpy as np
+
+from electra.errors import InputError
+from electra.model.sizes import EncoderConfig
+from electra.tasks import results
 from electra.tasks.batches import TaskTurns, TrainBatches
-from electra.tasks.catalogue import TaskSource
-from electra.tasks.family import Score
-from electra.tasks.inputs import INPUT, MAIN_SCORE, input_columns
-from electra.tasks.layout import FineTuned, load_model, save_model
-from electra.tasks.material import Material
+from electra.tasks.data import catalogue
+from electra.tasks.data.catalogue import TaskSource
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.classification import Classification, MultiLabel
+from electra.tasks.families.family import Family, Prediction, Score, TaskRow
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.folders import FineTuned, Start, load_model, save_model
+from electra.tasks.inference import outputs_of
 from electra.tasks.model import TaskModel
-from electra.tasks.outcomes import SCORES, Judgements, Outcome, judge, read_outcome, write_outcome
-from electra.tasks.problem import HeldOut
-from electra.tasks.starts import Start
-from electra.tasks.task import TRAIN, Task
+from electra.tasks.predictions import INPUT, MAIN_SCORE, input_columns
+from electra.tasks.results import SCORES, Judgements, Outcome, Rows, judge, read_outcome, write_outcome
+from electra.tasks.step import HeldOut
+from electra.tasks.task import TRAIN, Task, class_of, limit
+from electra.text.tokenizer import Tokenizer
+
+_LIMIT_SEED = 0
+"""All runs that leave examples out see the same ones, whatever their own seeds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """All that a model is trained and scored with."""
+
+    tasks: Sequence[Task]
+    rows: Rows
+    max_lengths: Mapping[str, int]
+    """Tokens of a row, by task."""
+    num_cut: Mapping[str, int]
+    """Training rows that are as long as a row may be: most of them lost their end."""
+
+    @property
+    def train_rows(self) -> list[TaskRow]:
+        """Of all tasks."""
+        return [row for by_split in self.rows.values() for row in by_split[TRAIN]]
+
+
+def make_material(
+    tasks: Sequence[Task], tokenizer: Tokenizer, encoder: EncoderConfig, *, max_length: int | None
+) -> Material:
+    """Rows of `train` and of all that is scored."""
+    lengths = {task.name: row_length(task, encoder, max_length=max_length) for task in tasks}
+    rows = {
+        task.name: {
+            split: task.family.rows(task.examples(split), tokenizer, max_length=lengths[task.name])
+            for split in (TRAIN, *task.scored_splits)
+        }
+        for task in tasks
+    }
+    num_cut = {
+        name: sum(len(row.input_ids) == lengths[name] for row in by_split[TRAIN])
+        for name, by_split in rows.items()
+    }
+    return Material(tasks=tasks, rows=rows, max_lengths=lengths, num_cut=num_cut)
+
+
+def row_length(task: Task, encoder: EncoderConfig, *, max_length: int | None) -> int:
+    """What was asked for, or the task's own as far as the encoder goes."""
+    longest = encoder.max_position_embeddings
+    if max_length is None:
+        return min(task.max_length, longest)
+    if not 8 <= max_length <= longest:
+        raise InputError(
+            f"max_length is {max_length}, expected 8 to {longest}, the most that the model takes"
+        )
+    return max_length
+
+
+def require_trainable(task: Task) -> None:
+    """Refuse early what cannot be learned, or could not be scored when it is."""
+    if not task.splits.get(TRAIN):
+        found = ", ".join(task.splits) or "nothing"
+        raise InputError(
+            f"task {task.name} has no training examples, only {found}: give the file of `{TRAIN}`"
+        )
+    if not task.scored_splits:
+        raise InputError(
+            f"task {task.name} has no labelled examples beside those of `{TRAIN}`: give a file of `dev`"
+        )
+
+
+def limited(task: Task, *, train: int | None, held_out: int | None) -> Task:
+    """The task with fewer examples, classes in their shares; the same ones every time."""
+    splits = dict(task.splits)
+    notes = list(task.notes)
+    for split in task.splits:
+        asked = train if split == TRAIN else held_out if split in task.scored_splits else None
+        if asked is not None and asked < len(splits[split]):
+            splits[split] = limit(splits[split], asked, seed=_LIMIT_SEED, stratify=class_of)
+            notes.append(f"{split}: {len(splits[split]):,} of {len(task.splits[split]):,} examples are used")
+    return dataclasses.replace(task, splits=splits, notes=notes)
+
+
+def content_hash(tasks: Sequence[Task]) -> str:
+    """Of all examples, but not of where they were read from."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        digest.update(repr((task.name, task.family.labels())).encode())
+        for split, examples in task.splits.items():
+            digest.update(split.encode())
+            for example in examples:
+                names = [field.name for field in dataclasses.fields(example) if field.name != "where"]
+                digest.update(repr([getattr(example, name) for name in names]).encode())
+    return digest.hexdigest()
+
+
+_NUM_LABELS = 12
+
+
+def describe_tasks(material: Material) -> Iterator[tuple[str, str]]:
+    """Lines of a name and what there is to say."""
+    for task in material.tasks:
+        yield from describe_task(task)
+        cut, length = material.num_cut[task.name], material.max_lengths[task.name]
+        if cut:
+            yield "note", f"{cut:,} training rows fill all {length} tokens: longer texts are cut or divided"
+
+
+def describe_task(task: Task) -> Iterator[tuple[str, str]]:
+    """What it is, how much of it there is, and what was noticed when it was read."""
+    yield "task", f"{task.name}: {task.family.name.replace('_', ' ')}, scored by {task.main_score}"
+    sizes = [
+        f"{split} {len(examples):,}" + (" (no labels)" if split in task.unlabelled else "")
+        for split, examples in task.splits.items()
+    ]
+    yield "examples", ", ".join(sizes)
+    if counts := label_counts(task, task.splits.get(TRAIN) or ()):
+        yield "labels", counts
+    for note in task.notes:
+        yield "note", note
+
+
+def label_counts(task: Task, examples: Sequence[Any]) -> str:
+    """Every class with its number of examples; empty if there are no classes."""
+    family = task.family
+    if not isinstance(family, Classification | MultiLabel):
+        return ""
+    counts = Counter[int]()
+    for example in examples:
+        label = example.label
+        counts.update(label if isinstance(label, tuple) else [] if label is None else [label])
+    shown = [
+        f"{name} {counts[number]:,} ({counts[number] / max(1, len(examples)):.0%})"
+        for number, name in enumerate(family.labels())
+    ]
+    more = f" and {len(shown) - _NUM_LABELS} more" if len(shown) > _NUM_LABELS else ""
+    return ", ".join(shown[:_NUM_LABELS]) + more
+
+
+def as_lines(facts: Sequence[tuple[str, str]]) -> str:
+    """Names in a column of their own."""
+    width = max(len(name) for name, _ in facts)
+    return "\n".join(f"  {name:<{width}}  {value}" for name, value in facts)
+
+
+def ensemble_obstacle(family: Family[Any]) -> str | None:
+    """Why the models of a kind of task cannot be put together, or None if they can."""
+    if isinstance(family, Similarity) and family.loss == "contrastive":
+        return "ranks among all texts have no mean"
+    return None
+
+
+def ensemble_judgements(
+    models: Sequence[TaskModel], task: Task, split: str, rows: Sequence[TaskRow], *, pad_id: int
+) -> dict[str, Score]:
+    """The scores of several models as one."""
+    outputs = [outputs_of(model, task.name, rows, pad_id=pad_id) for model in models]
+    examples = task.examples(split)
+    return task.family.scores(examples, averaged(task.family, examples, rows, outputs))
+
+
+def averaged(
+    family: Family[Any],
+    examples: Sequence[Any],
+    rows: Sequence[TaskRow],
+    outputs_by_model: Sequence[Sequence[Any]],
+) -> list[Prediction]:
+    """The predictions of all models together."""
+    if isinstance(family, QuestionAnswering | Similarity):
+        by_model = [family.predictions(examples, rows, outputs) for outputs in outputs_by_model]
+        combine = _answers if isinstance(family, QuestionAnswering) else _similarities
+        return [combine(family, said) for said in zip(*by_model, strict=True)]
+    # All others give arrays of probabilities or a value for each row.
+    means = [np.mean(outputs, axis=0) for outputs in zip(*outputs_by_model, strict=True)]
+    return family.predictions(examples, rows, means)
+
+
+def _similarities(family: Family[Any], said: Sequence[Prediction]) -> Prediction:
+    return {"similarity": float(np.mean([prediction["similarity"] for prediction in said]))}
+
+
+def _answers(family: Family[Any], said: Sequence[Prediction]) -> Prediction:
+    """The answer that is most probable over all models; one that a model does not name has none from it."""
+    assert isinstance(family, QuestionAnswering)
+    probabilities: defaultdict[str, float] = defaultdict(float)
+    for prediction in said:
+        for candidate in prediction["n_best"]:
+            probabilities[candidate["text"]] += candidate["probability"] / len(said)
+    ranked = sorted(probabilities.items(), key=lambda pair: -pair[1])[: family.limits.n_best_size]
+    text = ranked[0][0] if ranked else ""
+    named = next((prediction for prediction in said if prediction["text"] == text), said[0])
+    odds = [prediction["null_odds"] for prediction in said if "null_odds" in prediction]
+    null_odds = float(np.mean(odds)) if odds else None
+    return {
+        **{key: named[key] if named["text"] == text else None for key in ("start", "end")},
+        "answer": "" if null_odds is not None and null_odds > family.null_threshold else text,
+        "text": text,
+        **({} if null_odds is None else {"null_odds": null_odds}),
+        "n_best": [{"text": answer, "probability": probability} for answer, probability in ranked],
+    }
+
 
 _SHOWN = ("learning_rate", "layer_decay", "warmup_fraction", "batch_size", "weight_decay", "schedule")
 
@@ -173,7 +386,7 @@ class Study:
         pad_id, rows = self.start.tokenizer.pad_id, self.material.rows[task.name]
         with self.precisely():
             return {
-                split: ensemble.together(models, task, split, rows[split], pad_id=pad_id)
+                split: ensemble_judgements(models, task, split, rows[split], pad_id=pad_id)
                 for split in task.scored_splits
             }
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from electra.errors import import_extra
+from electra.text.quarantine import Reading
 from electra.text.sources import Compression
-from electra.text.tally import Reading
 
 PIECE_BYTES = 1 << 18
 # A zstandard step is decompressed at once, and 128 KiB may be packed into 4 bytes: small steps bound memory.

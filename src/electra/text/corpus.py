@@ -1,22 +1,104 @@
-"""What `--corpus` names -> documents, read as often as needed, and a vocabulary sample of them."""
+"""A source -> its documents, counted, with a problem for everything that could not be read.
+
+What `--corpus` names -> documents, read as often as needed, and a vocabulary sample of them.
+"""
 
 import hashlib
 import heapq
+import io
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from electra import files
+from electra.demo import corpus
 from electra.errors import InputError
 from electra.progress import Progress
-from electra.text import builtin
-from electra.text.reader import read_documents
-from electra.text.sources import Source, find_sources
-from electra.text.tally import Problem, Tally
+from electra.text.compression import PIECE_BYTES, read_pieces
+from electra.text.encoding import Decoder, NotTextError, check_encoding
+from electra.text.quarantine import Problem, Reading, Tally
+from electra.text.readers import read_json_lines, split_documents, utf8_size, whole_document
+from electra.text.sources import Source, find_sources, require_extras
+from electra.text.tables import open_dataset, read_parquet
+
+__all__ = ["Problem", "Tally", "read_documents"]
+
+
+def read_documents(
+    source: Source,
+    *,
+    encoding: str | None,
+    text_field: str,
+    tally: Tally,
+    quarantine: Callable[[Problem], None],
+    _piece_bytes: int = PIECE_BYTES,
+) -> Iterator[str]:
+    """Documents of plain text between blank lines, or one for every row; see the module `documents`.
+
+    Only what the user can mend at once is an InputError: a missing extra, an unknown encoding or dataset.
+    """
+    require_extras([source])
+    if encoding is not None:
+        check_encoding(encoding)
+    reading = Reading(source=source, tally=tally, quarantine=quarantine)
+    if source.format == "hf":
+        documents = _rows(open_dataset(text_field, reading), tally)
+    elif source.format == "parquet":
+        documents = _rows(read_parquet(text_field, reading), tally)
+    else:
+        pieces = _decoded(read_pieces(reading, piece_bytes=_piece_bytes), encoding, reading)
+        if source.format == "text":
+            documents = split_documents(pieces, tally)
+        else:
+            documents = _rows(read_json_lines(pieces, text_field, reading), tally)
+    return _counted(documents, reading)
+
+
+def _counted(documents: Iterable[str], reading: Reading) -> Iterator[str]:
+    tally = reading.tally
+    end = tally.source_bytes + reading.source.bytes
+    for document in documents:
+        tally.documents += 1
+        tally.text_bytes += utf8_size(document)
+        yield document
+    # Also what was not read to its end is done.
+    tally.source_bytes = max(tally.source_bytes, end)
+
+
+def _rows(texts: Iterable[str], tally: Tally) -> Iterator[str]:
+    for text in texts:
+        yield from whole_document(text, tally)
+
+
+def _decoded(pieces: Iterable[bytes], encoding: str | None, reading: Reading) -> Iterator[str]:
+    """Text with "\\n" line ends; nothing but a problem if the file is no text."""
+    decoder = Decoder(encoding)
+    line_ends = io.IncrementalNewlineDecoder(decoder=None, translate=True)
+    has_returns, replaced = False, 0
+    try:
+        for piece, final in _with_end(pieces):
+            text = decoder.decode(piece, final=final)
+            reading.tally.replaced_bytes += decoder.replaced_bytes - replaced
+            replaced = decoder.replaced_bytes
+            has_returns = has_returns or "\r" in text
+            yield line_ends.decode(text, final) if has_returns else text
+    except NotTextError as error:
+        reading.problem(str(error), lost=reading.source.bytes)
+        return
+    encodings = reading.tally.encodings
+    if decoder.encoding is not None:
+        encodings[decoder.encoding] = encodings.get(decoder.encoding, 0) + 1
+
+
+def _with_end(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    for piece in pieces:
+        yield piece, False
+    yield b"", True
+
 
 STDIN, BUILTIN = "-", "builtin"
 SAMPLE_CHARACTERS = 32 << 20
@@ -90,7 +172,7 @@ def open_corpus(arguments: Sequence[str], *, encoding: str | None, text_field: s
         sources = [Source(path=STDIN, format="text"), *sources]
     if BUILTIN in arguments:
         sources = [Source(path=BUILTIN, format="jsonl"), *sources]
-        facts.update(builtin.fingerprint().encode())
+        facts.update(corpus.fingerprint().encode())
     return Corpus(
         sources=sources,
         skipped=dict(found.skipped),
@@ -129,7 +211,7 @@ def _identity(source: Source) -> bytes:
 
 def _write_builtin(file: IO[bytes], text_field: str, workers: int) -> None:
     with Progress("Python's documentation", total=0, unit="passages") as progress:
-        for number, passage in enumerate(builtin.passages(workers=workers), start=1):
+        for number, passage in enumerate(corpus.passages(workers=workers), start=1):
             row = {text_field: passage.text, "package": passage.package, "origin": passage.origin}
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             progress.update(number)

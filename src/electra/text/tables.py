@@ -8,9 +8,9 @@ from typing import IO, Any
 
 from electra.errors import InputError, import_extra
 from electra.text.compression import read_pieces
-from electra.text.decoder import decode_utf8
-from electra.text.jsonlines import BadRowError, field_text, missing_field, without_bad_characters
-from electra.text.tally import Reading
+from electra.text.encoding import decode_utf8
+from electra.text.quarantine import Reading
+from electra.text.readers import BadRowError, field_text, missing_field, without_bad_characters
 
 _BATCH_ROWS = 256
 _BUFFER_BYTES = 1 << 20

@@ -1,4 +1,12 @@
-"""Tensors and facts of a step -> RUN/checkpoints/step-N/, written in the background -> the newest whole one.
+"""Named tensors -> a copy in memory -> one safetensors file -> the same tensors, bit for bit.
+
+A tensor that has several names, such as embeddings that two networks share, is stored once.
+
+The content of a checkpoint <-> one folder of safetensors and JSON, sealed by a manifest.
+
+What is read is checked against the manifest first, every byte of it; nothing is ever unpickled.
+
+Tensors and facts of a step -> RUN/checkpoints/step-N/, written in the background -> the newest whole one.
 
     step-00001000/                 model.safetensors, optimizer.safetensors, state.json, manifest.json
     step-00001000.tmp-PID/         being written or removed, or left so by a process that was killed
@@ -12,6 +20,7 @@ state.json, not in a file of its own that could tell another story; it is kept f
 
 import concurrent.futures
 import errno
+import json
 import os
 import re
 import shutil
@@ -21,13 +30,138 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from electra import files
 from electra.errors import InputError
-from electra.train import checkpoint_folder, tensor_file
-from electra.train.checkpoint_folder import Checkpoint, Content
+
+TENSOR_SUFFIX = ".safetensors"
+_SHARED = "shared"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """Tensors as they were at one moment, in the CPU's memory and nobody else's."""
+
+    tensors: dict[str, Tensor]
+    """Each tensor under the first of its names."""
+    shared: dict[str, str]
+    """Every further name -> the first name."""
+
+    @property
+    def num_bytes(self) -> int:
+        """What the tensors take, in memory and on the disk."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+def snapshot(tensors: Mapping[str, Tensor]) -> Snapshot:
+    """Copy the tensors now, so that training can go on with them."""
+    copies: dict[str, Tensor] = {}
+    shared: dict[str, str] = {}
+    first_name: dict[object, str] = {}
+    for name, tensor in tensors.items():
+        # state_dict() makes a new tensor object for each name: only the memory tells that they are one.
+        memory = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        first = first_name.setdefault(memory, name)
+        if first == name:
+            copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+        else:
+            shared[name] = first
+    return Snapshot(tensors=copies, shared=shared)
+
+
+def write_tensors(path: Path, content: Snapshot) -> None:
+    """Write a file and force it to the disk."""
+    # One entry: safetensors writes several in an order that differs from run to run.
+    save_file(content.tensors, path, metadata={_SHARED: json.dumps(content.shared)})
+    files.fsync(path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors by all their names; nothing in the file is ever executed."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            shared = json.loads((file.metadata() or {}).get(_SHARED, "{}"))
+        tensors = load_file(path)
+        return {**tensors, **{name: tensors[first] for name, first in shared.items()}}
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise InputError(f"{path} is not a safetensors file of ours: {error}") from error
+
+
+KIND = "checkpoint"
+FORMAT_VERSION = 1
+REPLACED = ".replaced"
+_STATE = "state.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A whole checkpoint, read back."""
+
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    """As saved, in the CPU's memory: file -> name -> tensor."""
+    facts: dict[str, Any]
+    """As saved, and as JSON gives them back: tuples are lists, keys are strings."""
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What is to be written, safe from changes."""
+
+    step: int
+    tensors: dict[str, Snapshot]
+    state: bytes
+    best_step: int | None
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes on the disk."""
+        return sum(tensors.num_bytes for tensors in self.tensors.values()) + len(self.state)
+
+
+def fill_folder(folder: Path, content: Content) -> None:
+    """Every file of a checkpoint, each on the disk before the manifest is."""
+    folder.mkdir()
+    for name, tensors in content.tensors.items():
+        write_tensors(folder / (name + TENSOR_SUFFIX), tensors)
+    files.write_file(folder / _STATE, lambda file: file.write(content.state))
+    files.write_manifest(folder, {"kind": KIND, "format_version": FORMAT_VERSION, "step": content.step})
+
+
+def publish_folder(unfinished: Path, path: Path) -> None:
+    """Give a whole folder its name; a folder cannot be put in the place of another in one step."""
+    if path.exists():
+        replaced = path.with_name(path.name + REPLACED)
+        shutil.rmtree(replaced, ignore_errors=True)
+        path.rename(replaced)
+    unfinished.rename(path)
+    for folder in (path.parent, path.parent.parent):
+        files.fsync(folder)
+
+
+def read_checkpoint(step: int, path: Path) -> Checkpoint:
+    """A checkpoint whose every byte is as it was sealed."""
+    manifest = files.read_manifest(path, kind=KIND)
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format {manifest.get('format_version')}, this program reads {FORMAT_VERSION}"
+        )
+    if damaged := list(files.damaged_files(path, manifest)):
+        raise InputError("; ".join(damaged))
+    if manifest.get("step") != step:
+        raise InputError(f"{path} holds step {manifest.get('step')}: the folder was renamed")
+    names = [name for name in manifest["files"] if name.endswith(TENSOR_SUFFIX)]
+    tensors = {name.removesuffix(TENSOR_SUFFIX): read_tensors(path / name) for name in names}
+    facts = files.read_json(path / _STATE)
+    if not isinstance(facts, dict):
+        raise InputError(f"{path / _STATE} holds no JSON object")
+    return Checkpoint(step=step, tensors=tensors, facts=facts, path=path)
+
 
 BEST_STEP = "best_step"
 _FOLDER_NAME = re.compile(r"step-(\d{8,})(\.replaced)?")
@@ -74,7 +208,7 @@ class CheckpointStore:
         assert facts.get("step", step) == step, f"facts of step {facts['step']} for step {step}"
         assert all(name.isidentifier() for name in tensors), f"not names of files: {list(tensors)}"
         self.wait()
-        copies = {name: tensor_file.snapshot(group) for name, group in tensors.items()}
+        copies = {name: snapshot(group) for name, group in tensors.items()}
         content = Content(
             step=step, tensors=copies, state=files.to_json(dict(facts)), best_step=facts.get(BEST_STEP)
         )
@@ -126,7 +260,7 @@ class CheckpointStore:
         problems = []
         for step, path in self._newest_first():
             try:
-                return checkpoint_folder.read(step, path)
+                return read_checkpoint(step, path)
             except (InputError, OSError) as error:
                 problems.append(f"checkpoint {path.name} is damaged: {error}")
                 on_problem(problems[-1])
@@ -153,7 +287,7 @@ class CheckpointStore:
         self.wait()
         for found, path in self._newest_first():
             if found == step:
-                return checkpoint_folder.read(step, path)
+                return read_checkpoint(step, path)
         raise InputError(f"{self.folder} has no checkpoint of step {step}, only of {self.steps()}")
 
     def require_space(self, num_bytes: int) -> None:
@@ -186,8 +320,8 @@ class CheckpointStore:
             if self._free_bytes() < content.num_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.folder.mkdir(parents=True, exist_ok=True)
-            checkpoint_folder.fill(unfinished, content)
-            checkpoint_folder.publish(unfinished, path)
+            fill_folder(unfinished, content)
+            publish_folder(unfinished, path)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise InputError(self._failure(path, content, error)) from error
@@ -208,9 +342,7 @@ class CheckpointStore:
         whole = [
             (found, path)
             for found, path in self._newest_first()
-            if found <= content.step
-            and path not in self._damaged
-            and path.suffix != checkpoint_folder.REPLACED
+            if found <= content.step and path not in self._damaged and path.suffix != REPLACED
         ]
         kept = {path for _, path in whole[: self.config.keep_last]}
         kept |= {path for found, path in whole if found == content.best_step}

@@ -1,10 +1,20 @@
-"""A machine -> the device, the precision and the memory that training gets there, and its measured peak."""
+"""A machine -> the device, the precision and the memory that training gets there, and its measured peak.
+
+The name of a device -> its peak, memory and price; matrix products -> how fast this machine does them.
+
+Free memory and what a row needs -> how many rows to work on at once; advice when it runs out.
+"""
 
 import ctypes
+import json
+import math
 import os
 import platform
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,3 +139,135 @@ def _cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+Product = tuple[int, int, int]
+"""Rows of the left matrix, what is summed over, columns of the right one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """A row of the table; `about` in the file says where the numbers come from."""
+
+    name: str
+    peak: float
+    """Dense FLOP/s of matrix products."""
+    format: Precision
+    memory: float
+    """Bytes."""
+    achievable: float
+    """Share of the peak that training of a wide model reaches."""
+    price: float
+    """Per hour."""
+
+
+def known_hardware() -> dict[str, Hardware]:
+    """The table, by name."""
+    text = resources.files("electra.train").joinpath("hardware.json").read_text(encoding="utf-8")
+    return {name: Hardware(name=name, **row) for name, row in json.loads(text)["devices"].items()}
+
+
+def find_hardware(name: str) -> Hardware:
+    """A row of the table, however its name is capitalised."""
+    table = known_hardware()
+    for known, row in table.items():
+        if known.lower() == name.lower():
+            return row
+    raise InputError(f"hardware is {name!r}, expected this or one of {', '.join(table)}")
+
+
+def products_speed(
+    counts: Mapping[Product, int], device: torch.device, precision: Precision, *, seconds: float
+) -> float:
+    """FLOP/s in a mixture of matrix products, each measured for an equal part of the time."""
+    flops, spent = 0.0, 0.0
+    for product, count in counts.items():
+        flops += count * 2 * math.prod(product)
+        spent += count * _fastest_product(product, device, precision, seconds=seconds / len(counts))
+    return flops / spent
+
+
+def _fastest_product(
+    product: Product, device: torch.device, precision: Precision, *, seconds: float
+) -> float:
+    """Seconds of the fastest: others are slowed down by what else the machine does."""
+    rows, inner, columns = product
+    dtype = DTYPES[precision]
+    left = torch.full((rows, inner), 0.5, dtype=dtype, device=device)
+    # Stored as a linear layer stores its weight.
+    right = torch.full((columns, inner), 0.5, dtype=dtype, device=device).t()
+    result = torch.empty((rows, columns), dtype=dtype, device=device)
+    fastest, begun = math.inf, time.perf_counter()
+    while math.isinf(fastest) or time.perf_counter() - begun < seconds:
+        before = time.perf_counter()
+        torch.mm(left, right, out=result)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        fastest = min(fastest, time.perf_counter() - before)
+    return fastest
+
+
+_USABLE_SHARE = 0.6
+"""Part of the free memory that a micro-batch may take: gradients and passing values need some, too."""
+
+
+def choose_micro_batch(
+    asked: int | Literal["all", "auto"],
+    *,
+    share: int,
+    bytes_per_row: Callable[[], float],
+    device: torch.device,
+) -> int:
+    """Rows that a process works on at once, of its `share` of the batch."""
+    if asked == "all":
+        return share
+    if asked != "auto":
+        return min(asked, share)
+    fitting = int(_USABLE_SHARE * free_memory(device) / bytes_per_row())
+    if fitting >= share:
+        return share
+    # Parts of nearly equal size waste the least.
+    num_parts = -(-share // max(1, fitting))
+    return -(-share // num_parts)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that new tensors can have."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        facts = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
+        return int(facts["MemAvailable"].split()[0]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+@contextmanager
+def saved_bytes() -> Iterator[list[int]]:
+    """Count the bytes that a forward pass keeps for its backward pass: the one item of the list."""
+    total, seen = [0], set[int]()
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            total[0] += storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield total
+
+
+@contextmanager
+def explained_out_of_memory(*, rows: int) -> Iterator[None]:
+    """Say which key to turn when memory runs out."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise InputError(
+                f"out of memory with {rows} rows at a time: set --train.micro_batch {max(1, rows // 2)}, or "
+                "auto, which finds one; the batch keeps its size. With --train.checkpoint_activations "
+                f"true a row needs less ({str(error)[:200]})"
+            ) from error
+        raise

@@ -13,13 +13,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from electra.train.budget import Budget
-from electra.train.devices import Precision, autocast
+from electra.train.devices import Precision, autocast, explained_out_of_memory
 from electra.train.distributed import World, local_gradients, whole_tensor
 from electra.train.health import is_finite
-from electra.train.memory import explained_out_of_memory
 from electra.train.optim import clip_by_global_norm, set_learning_rate
-from electra.train.schedule import ScheduleConfig, learning_rate
+from electra.train.schedule import Budget, ScheduleConfig, learning_rate
 from electra.train.state import TrainState
 
 Sums = dict[str, Tensor]

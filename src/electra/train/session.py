@@ -11,17 +11,15 @@ from typing import Any
 
 from electra.errors import InputError
 from electra.progress import LiveLine, clock
-from electra.train.checkpoint import CheckpointConfig, CheckpointStore
-from electra.train.checkpoint_folder import Checkpoint
+from electra.train.checkpoint import Checkpoint, CheckpointConfig, CheckpointStore
 from electra.train.devices import autocast
 from electra.train.distributed import World
 from electra.train.health import HealthConfig, Verdict
-from electra.train.log import RunLog, shown
+from electra.train.log import RunLog, TrackerName, Trackers, shown
 from electra.train.loop import LoopConfig, Problem, Step, Sums, training_steps
 from electra.train.schedule import unfinished_warmup
 from electra.train.signals import Request, Requests
 from electra.train.state import TrainState
-from electra.train.trackers import TrackerName, Trackers
 
 CHECKPOINTS, SAVE_NOW = "checkpoints", "checkpoint_now"
 _SPEED_IS_KNOWN = 100

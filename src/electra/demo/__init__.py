@@ -1,0 +1,1 @@
+"""The text and the tasks of `electra demo`: what every Python installation carries."""

@@ -1,0 +1,243 @@
+"""The Python installation itself -> passages of real English prose, labelled by package.
+
+Every installation carries megabytes of documentation: the pydoc topics, and the docstrings, long comments and
+READMEs of the standard library and of what we depend on. They are read with `ast`; nothing is imported.
+Only base dependencies count, so that installing an extra does not change the corpus.
+"""
+
+import ast
+import email
+import gc
+import hashlib
+import importlib.util
+import itertools
+import multiprocessing
+import os
+import platform
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from importlib.metadata import Distribution, distributions
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from electra.demo.documentation import MIN_CHARACTERS, prose_of
+from electra.errors import InputError
+
+RULES_VERSION = 1  # Raised whenever a change of the rules changes the passages.
+
+_EXCLUDED_FOLDER = re.compile(
+    r"__pycache__|(site|dist)-packages|tests?|testing|benchmarks|_?generated|_?vendor(ed)?|extern|"
+    r"ensurepip|idlelib|lib2to3|turtledemo"
+)
+_EXCLUDED_FILE = re.compile(r"test_|conftest|.*_tests?\.|licen[cs]e|notice|authors", re.IGNORECASE)
+_CODE_SUFFIXES = (".py", ".pyi")
+_TEXT_SUFFIXES = (".md", ".rst")
+_TOPICS = "pydoc_data/topics.py"
+_COMMENT_MARK = re.compile(r"^\s*#[:!]? ?")
+_MIN_COMMENT_LINES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passage:
+    """One piece of documentation after cleaning: a paragraph per line."""
+
+    package: str
+    """Distribution it comes from, "python" for the standard library: the label of a classification task."""
+    origin: str
+    """Where it stands, such as "numpy.linalg:solve"."""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A package whose files are read for documentation."""
+
+    package: str
+    version: str
+    root: Path
+    files: tuple[str, ...]
+    """Paths below `root` in the order in which they are read."""
+
+
+def passages(*, sources: Sequence[Source] | None = None, workers: int = 1) -> Iterator[Passage]:
+    """All distinct passages, in an order that depends on neither the machine nor the number of workers."""
+    assert workers >= 1
+    return _distinct(_read_all(installed_sources() if sources is None else sources, workers=workers))
+
+
+def fingerprint(*, sources: Sequence[Source] | None = None) -> str:
+    """What the corpus depends on, in 16 characters: rules, Python, packages and their versions."""
+    used = installed_sources() if sources is None else sources
+    versions = [(source.package, source.version) for source in used]
+    return hashlib.sha256(repr((RULES_VERSION, versions)).encode()).hexdigest()[:16]
+
+
+def installed_sources() -> list[Source]:
+    """The standard library, then our base dependencies and theirs, by name."""
+    library = Path(sysconfig.get_path("stdlib"))
+    python = source_of_folder(library, package="python", version=platform.python_version())
+    others = sorted(_dependencies().items())
+    return [python, *(_source_of_distribution(name, distribution) for name, distribution in others)]
+
+
+def source_of_folder(root: Path, *, package: str, version: str) -> Source:
+    """Everything readable below a folder."""
+    files: list[str] = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if not _EXCLUDED_FOLDER.fullmatch(name)]
+        files += [(Path(folder) / name).relative_to(root).as_posix() for name in names]
+    return Source(package=package, version=version, root=root, files=_readable(files))
+
+
+def _source_of_distribution(name: str, distribution: Distribution) -> Source:
+    root = Path(str(distribution.locate_file("")))
+    files = (str(file) for file in distribution.files or [])
+    return Source(package=name, version=distribution.version, root=root, files=_readable(files))
+
+
+def _readable(files: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(file for file in files if _is_readable(PurePosixPath(file))))
+
+
+def _is_readable(path: PurePosixPath) -> bool:
+    if path.suffix not in (*_CODE_SUFFIXES, *_TEXT_SUFFIXES) and path.name != "METADATA":
+        return False
+    return not (any(map(_EXCLUDED_FOLDER.fullmatch, path.parts)) or _EXCLUDED_FILE.match(path.name))
+
+
+def _dependencies() -> dict[str, Distribution]:
+    """What the base install of `electra` needs here, directly or not, as far as it is there."""
+    # Reversed: of two distributions with one name the first on the path is the one that is imported.
+    found = reversed([*distributions()])
+    installed: dict[str, Distribution] = {canonicalize_name(each.name): each for each in found}
+    if "electra" not in installed:
+        raise InputError(
+            "electra is on the path but not installed, so its dependencies are not known: pip install ."
+        )
+    todo, done = [("electra", "")], set[tuple[str, str]]()
+    while todo:
+        name, extra = todo.pop()
+        if name not in installed or (name, extra) in done:
+            continue
+        done.add((name, extra))
+        for requirement in map(Requirement, installed[name].requires or []):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                needed = canonicalize_name(requirement.name)
+                todo += [(needed, wanted) for wanted in ("", *requirement.extras)]
+    return {name: installed[name] for name, _ in done if name != "electra"}
+
+
+def _distinct(found: Iterable[Passage]) -> Iterator[Passage]:
+    """Drop every paragraph seen before, and passages that begin like another: docstrings are copied a lot."""
+    seen: set[str] = set()
+    for passage in found:
+        beginning = _key(passage.text[:MIN_CHARACTERS])
+        lines = {_key(line): line for line in passage.text.split("\n")}
+        fresh = "\n".join(line for key, line in lines.items() if key not in seen)
+        if beginning in seen or len(fresh) < MIN_CHARACTERS:
+            continue
+        seen.update(lines, [beginning])
+        yield replace(passage, text=fresh)
+
+
+def _key(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def _read_all(sources: Sequence[Source], *, workers: int) -> Iterator[Passage]:
+    """Read every file of every source; the order of the result is that of the files."""
+    files = [(source.package, source.root, file) for source in sources for file in source.files]
+    if workers == 1:
+        yield from itertools.chain.from_iterable(map(_read, files))
+        return
+    # Spawned, not forked: the caller may hold threads, torch's among them.
+    # Syntax trees hold no cycles: looking for them takes a tenth of the time.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=gc.disable) as pool:
+        yield from itertools.chain.from_iterable(pool.map(_read, files, chunksize=16))
+
+
+def _read(task: tuple[str, Path, str]) -> list[Passage]:
+    """The passages of one file. A file that is gone, or that Python cannot read, has none."""
+    package, root, file = task
+    try:
+        pieces = list(_pieces(PurePosixPath(file), (root / file).read_bytes()))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    cleaned = ((place, prose_of(raw)) for place, raw in pieces if len(raw) >= MIN_CHARACTERS)
+    return [Passage(package=package, origin=origin, text=text) for origin, text in cleaned if text]
+
+
+def _pieces(path: PurePosixPath, content: bytes) -> Iterator[tuple[str, str]]:
+    """(origin, raw documentation) of a file, by what kind of file it is."""
+    if path.name == "METADATA":
+        yield f"{path.parent.name}:README", str(email.message_from_string(content.decode()).get_payload())
+    elif path.suffix in _TEXT_SUFFIXES:
+        yield str(path), content.decode()
+    else:
+        module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+        if str(path) == _TOPICS or b'"""' in content or b"'''" in content:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+                tree = ast.parse(content)
+            yield from _topics(tree) if str(path) == _TOPICS else _docstrings(tree.body, place=module)
+        yield from _comments(module, importlib.util.decode_source(content))
+
+
+def _topics(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
+            for name, text in ast.literal_eval(statement.value).items():
+                yield f"topics:{name}", text
+
+
+def _docstrings(body: Iterable[ast.stmt], *, place: str) -> Iterator[tuple[str, str]]:
+    """Every string that stands as a statement, and every string given to something with "doc" in its name."""
+    for statement in body:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            if isinstance(statement.value.value, str):
+                yield place, statement.value.value
+        elif isinstance(statement, ast.Expr | ast.Assign):
+            if statement.end_lineno != statement.lineno:
+                yield from _attached(statement, place=place)
+        elif isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            separator = "." if ":" in place else ":"
+            yield from _docstrings(statement.body, place=f"{place}{separator}{statement.name}")
+        else:
+            for block in ("body", "orelse", "finalbody"):
+                yield from _docstrings(getattr(statement, block, ()), place=place)
+
+
+def _attached(statement: ast.Expr | ast.Assign, *, place: str) -> Iterator[tuple[str, str]]:
+    """The text in `add_docstr(torch.abs, ...)`, in `f.__doc__ = ...`, in any call of `_torch_docs`."""
+    value = statement.value
+    names = [ast.unparse(target) for target in statement.targets] if isinstance(statement, ast.Assign) else []
+    if isinstance(value, ast.Call):
+        names += [ast.unparse(node) for node in (value.func, *value.args[:1])]
+    if any("doc" in name for name in [place.rpartition(".")[2], *names]):
+        # Names given as strings hold no blank. The parts of a sum or of an f-string belong together.
+        text = "".join(part for part in _strings(value) if " " in part)
+        yield f"{place}:{names[-1] if names else ''}", text
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    """String constants in the order of the source."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    for child in ast.iter_child_nodes(node):
+        yield from _strings(child)
+
+
+def _comments(module: str, source: str) -> Iterator[tuple[str, str]]:
+    """Runs of comment lines, named by the number of the first: many explain a design at length."""
+    numbered = enumerate(source.splitlines(), start=1)
+    for is_comment, run in itertools.groupby(numbered, lambda line: line[1].lstrip().startswith("#")):
+        lines = list(run) if is_comment else []
+        if len(lines) >= _MIN_COMMENT_LINES:
+            yield f"{module}:{lines[0][0]}", "\n".join(_COMMENT_MARK.sub("", line) for _, line in lines)

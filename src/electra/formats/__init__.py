@@ -1,0 +1,1 @@
+"""Models <-> the formats of other programs: transformers, TensorFlow, ONNX; and a card."""

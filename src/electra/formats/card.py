@@ -1,0 +1,523 @@
+"""A model to export -> what is known of it, for its card: of training, data, and how good it is.
+
+Facts are read from where training left them: the manifest of a run, its metrics and environment, the data
+set, scores.json. What is not found there is left out. Of folders only the last name is told: the rest is
+nobody's business but the owner's.
+
+What was exported -> lines of Python that load and use it, true where the card lies.
+
+A card is run by its test as it stands, in its own folder.
+
+What was exported, and what is known of it -> README.md, the card of a model: facts, and nothing else.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from electra import files
+from electra.formats.transformers import Source
+from electra.model.encoder import Encoder
+from electra.predict import load
+from electra.progress import clock
+from electra.tasks import folders
+from electra.tasks.families.table import build_family
+from electra.tasks.folders import HEAD_WEIGHTS
+from electra.tasks.results import FINAL, NOT_FRACTIONS, SCORES, shown
+from electra.text import tokenizer as tokenizers
+from electra.text.rows import KIND as DATASET
+
+Facts = dict[str, str]
+"""What is known of something, by name."""
+Sections = dict[str, Facts]
+"""The same by title, none of them empty."""
+
+ABOUT = "about"
+"""Key of an export's manifest: the sections of its card."""
+MODEL, PRETRAINING, DATA, HELD_OUT = "Model", "Pre-training", "Data", "Held out in pre-training"
+FINE_TUNING, SCORED = "Fine-tuning", "Scores"
+EXPORT, EXPORT_SCORED = "Export", "Scores of this export"
+_ANEW = (MODEL, EXPORT, EXPORT_SCORED)
+"""What differs from one export to the next."""
+
+
+def gather(source: Source) -> Sections:
+    """All that is known of a model."""
+    sections = {MODEL: model_facts(source)}
+    if told := known_json(source.folder / files.MANIFEST).get(ABOUT):
+        sections |= {title: facts for title, facts in told.items() if title not in _ANEW}
+    elif source.about:
+        sections |= fine_tuning(source) | pretraining(run_before(source))
+    else:
+        sections |= pretraining(source.folder)
+    if source.part == "encoder":
+        # They are those of the head.
+        sections.pop(SCORED, None)
+    return {title: facts for title, facts in sections.items() if facts}
+
+
+def model_facts(source: Source) -> Facts:
+    """What it is."""
+    config = source.config
+    words = tokenizers.load(source.folder)
+    with torch.device("meta"):
+        size = sum(weight.numel() for weight in Encoder(config).parameters())
+    described = words.describe()
+    cleaning = ", ".join(f"{key} {described[key]}" for key in ("case", "accents", "cjk"))
+    return {
+        "Encoder": f"{config.num_hidden_layers} layers of {config.hidden_size}, {config.num_attention_heads} "
+        f"heads, embeddings of {config.embedding_size}, {config.position_embedding_type} positions",
+        "Parameters": f"{size:,} without a head",
+        "Reads": f"{source.max_length} tokens at once",
+        "Tokenizer": f"{described['algorithm']} of {words.vocab_size:,} tokens; {cleaning}",
+        "Tokenizer hash": words.content_hash,
+    }
+
+
+def pretraining(folder: Path | None) -> Sections:
+    """Of a network that is part of a run, or was imported."""
+    manifest = {} if folder is None else load.run_facts(folder)
+    if folder is None or not manifest:
+        return {}
+    config, step = manifest.get("config", {}), manifest.get("step")
+    place = folder.parent.parent if folder.parent.name == FINAL else None
+    environment = {} if place is None else known_json(place / "environment.json")
+    records = [] if place is None else records_of(place / "metrics.jsonl", step=step)
+    last = records[-1] if records else {}
+    train = config.get("train", {})
+    facts = {
+        "Objective": config.get("objective"),
+        "Size": size_of(config.get("model", {})),
+        "Imported from": origin(manifest.get("imported_from", {})),
+        "Steps": step and f"{step:,}",
+        "Rows of a step": train.get("batch_size"),
+        "Tokens of a row": manifest.get(load.SEQ_LENGTH),
+        "Tokens seen": last.get("tokens") and f"{last['tokens']:,}",
+        "FLOPs": last.get("flops") and f"{last['flops']:.3g}",
+        "Time": last.get("seconds") and clock(last["seconds"]),
+        "Optimizer": train
+        and f"{train['optimizer']}, learning rate {train['learning_rate']:g}, {train['schedule']} schedule",
+        "Seed": str(config["seed"]) if "seed" in config else None,
+        **machine(environment),
+    }
+    judged = [record["metrics"] for record in records if record["kind"] == "valid"]
+    return {
+        PRETRAINING: known(facts),
+        DATA: dataset(Path(config.get("data", "")), manifest.get("dataset_sha256")),
+        HELD_OUT: {
+            name: f"{value:.4g}"
+            for metrics in judged[-1:]
+            for name, value in metrics.items()
+            if isinstance(value, int | float)
+        },
+    }
+
+
+def size_of(model: Mapping[str, Any]) -> str | None:
+    """The name of a size, and what was changed of it."""
+    changes = [f"{key} {value}" for key, value in model.items() if key != "size" and value is not None]
+    return " with ".join(filter(None, (model.get("size"), ", ".join(changes)))) or None
+
+
+def origin(source: Mapping[str, Any]) -> str | None:
+    """Where an imported model came from."""
+    if not source:
+        return None
+    paths = source.get("paths") or [source.get("path", "")]
+    return f"{source['format']}: {', '.join(Path(path).name for path in paths)}"
+
+
+def machine(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What computed."""
+    if not environment:
+        return {}
+    choices = environment.get("choices", {})
+    on_gpu = choices.get("device") == "cuda" and environment["gpus"]
+    cores = f"{environment['cores']} core{'' if environment['cores'] == 1 else 's'} of {environment['cpu']}"
+    return {
+        "Hardware": ", ".join(environment["gpus"]) if on_gpu else cores,
+        "Precision": choices.get("precision"),
+        "Software": f"electra {environment['electra']}, torch {environment['torch']}",
+    }
+
+
+def dataset(folder: Path, manifest_sha256: str | None) -> Facts:
+    """Of what a run has read; only the hash, if the folder is gone or is another one by now."""
+    if manifest_sha256 is None:
+        return {}
+    facts: dict[str, Any] = {"Data set hash": manifest_sha256}
+    path = folder / files.MANIFEST
+    if path.is_file() and files.sha256(path) == manifest_sha256:
+        content = files.read_manifest(folder, kind=DATASET)
+        counts, splits = content["counts"], content["splits"]
+        facts |= {
+            "Corpus": ", ".join(corpus_name(name) for name in content["config"]["corpus"]),
+            "Corpus hash": content["corpus"],
+            "Documents": f"{counts['documents']:,}",
+            "Duplicates left out": counts["duplicate_documents"] and f"{counts['duplicate_documents']:,}",
+            "Text": f"{counts['text_bytes']:,} bytes",
+            "Tokens": f"{splits['train']['tokens']:,}",
+            "Tokens held out": splits["valid"]["tokens"] and f"{splits['valid']['tokens']:,}",
+        }
+    return known(facts)
+
+
+def corpus_name(argument: str) -> str:
+    """A corpus as it was named, without the folders around it."""
+    return argument if argument.startswith("hf:") else Path(argument).name or argument
+
+
+def fine_tuning(source: Source) -> Sections:
+    """Of a model that was trained for a task: what all seeds gave, if that is beside it, or what it knows."""
+    about, folder = source.about, source.folder
+    content = known_json(folder.parent / SCORES) if folder.name == FINAL else {}
+    # Another model may lie where this one was made.
+    if (content.get("task"), content.get("median_seed")) != (about["task"], about.get("seed")):
+        content = {}
+    train = content.get("train", {})
+    facts = {
+        "Task": about["task"],
+        "Kind": about["family"].replace("_", " "),
+        "Started from": start_name(about.get("start")),
+        "Examples": train and f"{train['examples']:,}",
+        "Epochs": train and f"{train['epochs']:g}",
+        "Optimizer": train
+        and f"learning rate {train['learning_rate']:g}, layer decay {train['layer_decay']:g}, "
+        f"{train['batch_size']} examples a step, {train['schedule']} schedule",
+        "Tokens of a row": str(about["max_length"]),
+        "Seed": None if about.get("seed") is None else str(about["seed"]),
+        "Time of all seeds": train and clock(train["seconds"]),
+        **(machine(known_json(folder.parent / "environment.json")) if content else {}),
+        # The last one tells of files that are not exported.
+        "Notes": "; ".join(note for note in content.get("notes", ()) if not note.startswith("predictions, ")),
+    }
+    return {FINE_TUNING: known(facts), SCORED: scores(content) if content else own_score(about)}
+
+
+def start_name(start: str | None) -> str | None:
+    """What a fine-tuning began with."""
+    return "random weights" if start == folders.RANDOM else start and Path(start).name
+
+
+def scores(content: Mapping[str, Any]) -> Facts:
+    """Every score with its spread."""
+    found = {}
+    for split, entry in content["splits"].items():
+        examples = f"{entry['examples']:,} examples" + (" only" if entry.get("limit") else "")
+        for name, summary in entry["scores"].items():
+            if summary["median"] is None or name.endswith(NOT_FRACTIONS):
+                continue
+            words = [shown(name, summary["median"])]
+            if len(summary["values"]) > 1:
+                words = [f"median {words[0]} of {len(summary['values'])} seeds"]
+                if summary["std"] is not None:
+                    words.append(f"mean {shown(name, summary['mean'])} ± {shown(name, summary['std'])}")
+            found[f"{name} on {split}, in %"] = ", ".join([*words, examples])
+    return found
+
+
+def own_score(about: Mapping[str, Any]) -> Facts:
+    """The one score that a model knows of itself."""
+    value, name = about.get("score"), str(about.get("main_score"))
+    if value is None:
+        return {}
+    return {f"{name} on {about.get('split', 'held-out examples')}, in %": f"{shown(name, value)}, one seed"}
+
+
+def run_before(source: Source) -> Path | None:
+    """The network that a fine-tuning began with, if it is still there and still the same."""
+    start, seed = source.about.get("start"), source.about.get("seed")
+    facts = known_json(source.folder.parent / f"seed-{seed}" / SCORES).get("facts", {})
+    sha256 = facts.get("config", {}).get("model_sha256")
+    if not start or not sha256 or not Path(start).is_dir():
+        return None
+    found = folders.find_start(start, like="", dropout=None)
+    return folders.model_folder(start) if found.sha256 == sha256 else None
+
+
+def records_of(path: Path, *, step: int | None) -> list[dict[str, Any]]:
+    """What was measured at a step."""
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    return [
+        record for record in records if record.get("step") == step and record["kind"] in ("train", "valid")
+    ]
+
+
+def known_json(path: Path) -> dict[str, Any]:
+    """What a file says, nothing if there is none."""
+    content = files.read_json(path) if path.is_file() else {}
+    return content if isinstance(content, dict) else {}
+
+
+def known(facts: Mapping[str, Any]) -> Facts:
+    """Those of some facts that there are."""
+    return {name: str(value) for name, value in facts.items() if value}
+
+
+TEXT, OTHER, GAP = "The chef ate the meal.", "A cook had dinner.", "The [MASK] ate the meal."
+QUESTION = "Who ate the meal?"
+
+ABILITIES = {
+    "discriminator": f'model.detect(["{TEXT}"])  # how probably each token was replaced',
+    "generator": f'model.fill(["{GAP}"])  # what could stand in the gap',
+    "encoder": f'model.embed(["{TEXT}", "{OTHER}"])  # a vector for each text',
+    "classification": f'model.classify(["{TEXT}"])  # a second list would be the other texts of pairs',
+    "multi_label": f'model.classify(["{TEXT}"])  # a second list would be the other texts of pairs',
+    "regression": f'model.classify(["{TEXT}"])  # a second list would be the other texts of pairs',
+    "similarity": f'model.similarity(["{TEXT}"], ["{OTHER}"])',
+    "tagging": f'model.tag(["{TEXT}"])',
+    "question_answering": f'model.answer(["{QUESTION}"], ["{TEXT}"])',
+}
+"""What a model is -> how `electra.load` uses it. Choices between texts have no method there."""
+
+PIPELINES = {
+    "generator": f'pipeline("fill-mask", model=folder)("{GAP}")',
+    "classification": f'pipeline("text-classification", model=folder)("{TEXT}")',
+    "multi_label": f'pipeline("text-classification", model=folder, top_k=None)("{TEXT}")',
+    "regression": f'pipeline("text-classification", model=folder, function_to_apply="none")("{TEXT}")',
+    "tagging": f'pipeline("token-classification", model=folder)("{TEXT}")',
+}
+"""What a model is -> how a pipeline of transformers uses it."""
+
+LINES = {
+    "discriminator": [
+        f'inputs = tokenizer("{TEXT}", return_tensors="pt")',
+        "replaced = model(**inputs).logits.sigmoid()  # how probably each token was replaced",
+    ],
+    "encoder": [
+        f'inputs = tokenizer("{TEXT}", return_tensors="pt")',
+        "hidden = model(**inputs).last_hidden_state  # (texts, tokens, numbers)",
+    ],
+    "head": [
+        f'inputs = tokenizer("{TEXT}", return_tensors="pt")',
+        "first = model(**inputs).last_hidden_state[:, 0]",
+        f'head = load_file(f"{{folder}}/{HEAD_WEIGHTS}")',
+        'logits = first @ head["output.weight"].T + head["output.bias"]',
+    ],
+    "question_answering": [
+        f'inputs = tokenizer("{QUESTION}", "{TEXT}", return_tensors="pt")',
+        "output = model(**inputs)",
+        "first, last = output.start_logits.argmax(), output.end_logits.argmax()",
+        'answer = tokenizer.decode(inputs["input_ids"][0, first : last + 1])',
+    ],
+    "multiple_choice": [
+        'ends = ["The chef.", "The meal."]',
+        f'inputs = tokenizer(["{QUESTION}"] * 2, ends, padding=True, return_tensors="pt")',
+        "logits = model(**{name: ids[None] for name, ids in inputs.items()}).logits",
+    ],
+}
+"""What a model is -> how its class in transformers is used."""
+
+VECTORS = ["from sentence_transformers import SentenceTransformer", ""]
+FOLDER = ['folder = "."  # where this card lies', ""]
+
+
+def kind_of(source: Source) -> str:
+    """What a model is: its part, or the family of its task."""
+    return source.part or str(source.about["family"])
+
+
+def with_transformers(source: Source, architecture: str) -> list[str]:
+    """How others use what was exported for them; empty if there is no way."""
+    kind = kind_of(source)
+    if kind in PIPELINES and architecture != "ElectraModel":
+        return ["from transformers import pipeline", "", *FOLDER, PIPELINES[kind]]
+    if kind == "similarity":
+        comparison = f'vectors = model.encode(["{TEXT}", "{OTHER}"])'
+        return [
+            *VECTORS,
+            *FOLDER,
+            "model = SentenceTransformer(folder)",
+            comparison,
+            "cosines = model.similarity(vectors, vectors)",
+        ]
+    if kind in ("classification", "multi_label"):
+        return [*class_lines(architecture, LINES["head"], more=["from safetensors.torch import load_file"])]
+    if kind == "question_answering" and architecture == "ElectraModel":
+        return []
+    lines = class_lines(architecture, LINES[kind])
+    if kind == "encoder":
+        encode = f'SentenceTransformer(folder).encode(["{TEXT}", "{OTHER}"])  # a vector for each text'
+        lines += ["", *VECTORS, encode]
+    return lines
+
+
+def class_lines(architecture: str, lines: Sequence[str], *, more: Sequence[str] = ()) -> list[str]:
+    """Load tokenizer and model by their classes, and use them."""
+    return [
+        "import torch",
+        *more,
+        f"from transformers import AutoTokenizer, {architecture}",
+        "",
+        *FOLDER,
+        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        f"model = {architecture}.from_pretrained(folder)",
+        "with torch.no_grad():",
+        *(f"    {line}" for line in lines),
+    ]
+
+
+def with_onnxruntime(source: Source, outputs: Sequence[str]) -> list[str]:
+    """How any program uses a graph."""
+    kind = kind_of(source)
+    question = f'"{QUESTION}", ' if kind == "question_answering" else ""
+    text = GAP if kind == "generator" else TEXT
+    comma = "," if len(outputs) == 1 else ""
+    return [
+        "import onnxruntime",
+        # The automatic one asks for the model's class, which transformers may not have.
+        "from transformers import PreTrainedTokenizerFast",
+        "",
+        *FOLDER,
+        "tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)",
+        'session = onnxruntime.InferenceSession(f"{folder}/model.onnx")',
+        f'inputs = tokenizer({question}"{text}", return_tensors="np")',
+        f"{', '.join(outputs)}{comma} = session.run({list(outputs)}, dict(inputs))",
+    ]
+
+
+def with_electra(source: Source, *, engine: str) -> list[str]:
+    """How we use it; empty if there is no method for it."""
+    use = ABILITIES.get(kind_of(source))
+    option = "" if engine == "torch" else f', engine="{engine}"'
+    return (
+        [] if use is None else ["import electra", "", *FOLDER, f"model = electra.load(folder{option})", use]
+    )
+
+
+CARD = "README.md"
+
+WHAT = {
+    "discriminator": "A discriminator of ELECTRA: it tells how probably each token of a text was replaced.",
+    "generator": "A generator of ELECTRA: it proposes tokens for the gaps of a text.",
+    "encoder": "An encoder of ELECTRA: it turns texts into vectors, and is a start for fine-tuning.",
+    "classification": "An ELECTRA that tells the class of a text, or of a pair of texts.",
+    "multi_label": "An ELECTRA that tells which labels a text has, or a pair of texts.",
+    "regression": "An ELECTRA that gives a text, or a pair of texts, a value.",
+    "multiple_choice": "An ELECTRA that chooses how a text goes on.",
+    "similarity": "An ELECTRA that turns texts into vectors, which are near where texts mean the same.",
+    "tagging": "An ELECTRA that gives each word of a text a tag.",
+    "question_answering": "An ELECTRA that finds the answer to a question in a text.",
+}
+PIPELINE_TAGS = {
+    "generator": "fill-mask",
+    "encoder": "feature-extraction",
+    "classification": "text-classification",
+    "multi_label": "text-classification",
+    "regression": "text-classification",
+    "multiple_choice": "multiple-choice",
+    "similarity": "sentence-similarity",
+    "tagging": "token-classification",
+    "question_answering": "question-answering",
+}
+"""Kind -> what the Hugging Face hub calls its task."""
+
+NO_HEAD = (
+    f"transformers has no head that computes the same as this one. `ElectraModel` loads the encoder; the "
+    f"head is in `{HEAD_WEIGHTS}`, by the names that `electra` gives it."
+)
+NAMES_ARE_TEXT = (
+    'The names of special tokens are plain text to the tokenizer, as they were in training: "[SEP]" in a '
+    "text separates nothing. `tokenizer(text, split_special_tokens=False)` reads them as tokens."
+)
+NAMES_ARE_TOKENS = (
+    'The tokenizer reads the names of special tokens as tokens, so that "[MASK]" shows a gap. With '
+    "`tokenizer(text, split_special_tokens=True)` they are plain text, as they were in training."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What only the owner of a model can say."""
+
+    name: str
+    license: str = ""
+    language: Sequence[str] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """How an export is loaded."""
+
+    library: str
+    """By which it is known to the Hugging Face hub."""
+    ways: Mapping[str, Sequence[str]]
+    """Name of a library -> lines of Python; without lines it is left out."""
+    has_other_head: bool = False
+    """Whether transformers sees the encoder only, of a model that has a head."""
+
+
+def for_transformers(source: Source, folder: Path, architecture: str) -> Loaded:
+    """An export for transformers."""
+    vectors = kind_of(source) == "similarity"
+    return Loaded(
+        library="sentence-transformers" if vectors else "transformers",
+        ways={
+            "sentence-transformers" if vectors else "transformers": with_transformers(source, architecture),
+            "electra": with_electra(source, engine="torch"),
+        },
+        has_other_head=(folder / HEAD_WEIGHTS).is_file(),
+    )
+
+
+def for_onnx(source: Source, outputs: Sequence[str]) -> Loaded:
+    """An export for onnxruntime."""
+    return Loaded(
+        library="onnx",
+        ways={
+            "onnxruntime": with_onnxruntime(source, outputs),
+            "electra": with_electra(source, engine="onnx"),
+        },
+    )
+
+
+def write_card(folder: Path, source: Source, loaded: Loaded, given: Given, sections: Sections) -> None:
+    """Write README.md."""
+    text = "\n".join(card_lines(source, loaded, given, sections)) + "\n"
+    files.write_file(folder / CARD, lambda file: file.write(text.encode()))
+
+
+def card_lines(source: Source, loaded: Loaded, given: Given, sections: Sections) -> Iterator[str]:
+    """The card, line by line."""
+    yield from ("---", front_matter(source, loaded, given).rstrip(), "---", "")
+    yield from (f"# {given.name}", "", WHAT[kind_of(source)], "")
+    if source.part is None and (labels := build_family(dict(source.about), where=source.path).labels()):
+        yield from (f"Labels: {', '.join(labels)}", "")
+    if loaded.has_other_head:
+        yield from (NO_HEAD, "")
+    for library, lines in loaded.ways.items():
+        if lines:
+            yield from (f"## With {library}", "", "```python", *lines, "```", "")
+    yield from (NAMES_ARE_TOKENS if source.part == "generator" else NAMES_ARE_TEXT, "")
+    for title, facts in sections.items():
+        yield from (f"## {title}", "", "| | |", "|---|---|")
+        yield from (f"| {cell(name)} | {cell(value)} |" for name, value in facts.items())
+        yield ""
+    yield "Made with electra."
+
+
+def front_matter(source: Source, loaded: Loaded, given: Given) -> str:
+    """What the hub reads; keys without a value are left out."""
+    values: dict[str, Any] = {
+        "license": given.license,
+        "language": list(given.language),
+        "library_name": loaded.library,
+        "pipeline_tag": PIPELINE_TAGS.get(kind_of(source)),
+        "tags": ["electra"],
+    }
+    present = {key: value for key, value in values.items() if value}
+    text: str = yaml.safe_dump(present, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def cell(text: str) -> str:
+    """Text that stays in its cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")

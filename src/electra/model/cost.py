@@ -1,0 +1,305 @@
+"""Sizes and steps -> FLOPs: by the paper's accounting, to compare with its tables, and as torch counts them.
+
+The paper counts every elementary operation, a matrix product as two for each weight, an embedding look-up as
+a product with a one-hot vector, and takes a backward pass to cost as much as a forward pass (it costs twice).
+torch counts matrix products only, and backward passes as they are.
+
+Sizes and a batch -> bytes of memory that a training step needs, before anything runs.
+
+On a CPU the count of activations is exact (a test holds it against what torch keeps); for GPUs it is derived
+from the same graph with fused attention, whose map is never stored, and layer norms in float32.
+
+T tokens of a batch, each of L in its row; numbers in a hidden state D, the feed-forward layer F; H heads.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from electra.model.encoder import Encoder
+from electra.model.heads import LOGITS_PER_CHUNK, DiscriminatorHead, GeneratorHead
+from electra.model.sizes import EncoderConfig
+
+# Operations for each number, as the paper counts them.
+DROPOUT = 4
+NORM = 5
+GELU = 8
+SOFTMAX = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What the paper's count depends on; defaults are BERT's."""
+
+    hidden: int
+    layers: int
+    length: int = 512
+    vocab: int = 30522
+    embedding: int | None = None
+    """Width of the embeddings; None: as wide as the hidden states."""
+    intermediate: int | None = None
+    """Width of the feed-forward layer; None: four times the hidden size."""
+    heads: int | None = None
+    """Number of attention heads; None: of 64 numbers each."""
+    head_size: int | None = None
+    """Numbers in a head; None: the heads divide the hidden size."""
+    predicted: float = 0.15625
+    """Fraction of positions at which a token is predicted."""
+    attentions: int = 1
+    """Attentions in a layer: 2 in a decoder that also looks at an encoder."""
+
+
+def layer_flops(shape: Shape) -> int:
+    """Forward pass of one layer over one sequence."""
+    hidden, length = shape.hidden, shape.length
+    heads = shape.heads or max(hidden // 64, 1)
+    inner = shape.intermediate or 4 * hidden
+    mixed = heads * shape.head_size if shape.head_size else hidden
+    attention = (
+        3 * (2 * hidden * mixed + mixed)  # queries, keys and values
+        + 2 * mixed * length  # scores
+        + (SOFTMAX + DROPOUT + 1) * length * heads  # 1: their scale
+        + 2 * hidden * length  # mixing the values
+        + 2 * hidden * hidden
+        + (1 + DROPOUT + 1) * hidden  # bias, residual
+        + NORM  # As in the original: once, where the other norm counts for each number.
+    )
+    feed_forward = 2 * (2 * hidden * inner) + (GELU + 1) * inner + (1 + DROPOUT + 1 + NORM) * hidden
+    return length * (shape.attentions * attention + feed_forward)
+
+
+def embedding_flops(shape: Shape) -> int:
+    """Forward pass from token ids to the first layer."""
+    embedding = shape.embedding or shape.hidden
+    look_up = 2 * embedding * shape.vocab + 2 * embedding * (shape.length + 2)
+    flops = look_up + (2 + NORM + DROPOUT) * embedding
+    if embedding != shape.hidden:
+        flops += 2 * shape.hidden * embedding + shape.hidden
+    return shape.length * flops
+
+
+def vocabulary_flops(shape: Shape) -> float:
+    """Forward pass of the vocabulary head at the predicted positions."""
+    embedding = shape.embedding or shape.hidden
+    transform = 2 * shape.hidden * embedding + (1 + GELU + NORM) * embedding
+    logits = 2 * embedding * shape.vocab + (SOFTMAX + 2) * shape.vocab
+    return shape.predicted * (transform + logits) * shape.length
+
+
+def detection_flops(shape: Shape) -> int:
+    """Forward pass of the discriminator's head."""
+    hidden = shape.hidden
+    return shape.length * (2 * hidden * hidden + (1 + GELU) * hidden + 2 * hidden)
+
+
+def inference_flops(shape: Shape) -> int:
+    """Forward pass over one sequence with a head like the discriminator's."""
+    return shape.layers * layer_flops(shape) + embedding_flops(shape) + detection_flops(shape)
+
+
+def training_flops(shape: Shape, head: Callable[[Shape], float], *, batch: int, steps: float) -> float:
+    """Forward and backward passes of a whole training."""
+    forward = shape.layers * layer_flops(shape) + embedding_flops(shape) + head(shape)
+    return 2 * batch * steps * forward
+
+
+def electra_flops(discriminator: Shape, generator: Shape, *, batch: int, steps: float) -> float:
+    """Pre-training of both encoders."""
+    return training_flops(discriminator, detection_flops, batch=batch, steps=steps) + training_flops(
+        generator, vocabulary_flops, batch=batch, steps=steps
+    )
+
+
+def shape_of(config: EncoderConfig, *, length: int, predicted: float = 0.15625) -> Shape:
+    """One of our encoders in the terms of the paper's count."""
+    return Shape(
+        hidden=config.hidden_size,
+        layers=config.num_hidden_layers,
+        length=length,
+        vocab=config.vocab_size,
+        embedding=config.embedding_size,
+        intermediate=config.intermediate_size,
+        heads=config.num_attention_heads,
+        predicted=predicted,
+    )
+
+
+def published_flops() -> dict[str, float]:
+    """Training FLOPs of the models that the paper compares, as its authors' calculator prints them."""
+    small = Shape(hidden=256, layers=12, length=128, embedding=128)
+    base, large = Shape(hidden=768, layers=12), Shape(hidden=1024, layers=24)
+    small_generator = Shape(hidden=64, layers=12, length=128, embedding=128)
+    base_generator = Shape(hidden=256, layers=12, embedding=768)
+    large_generator = Shape(hidden=256, layers=24, embedding=1024)
+    gpt = Shape(hidden=768, layers=12, vocab=40000, predicted=1.0)
+    roberta = Shape(hidden=1024, layers=24, vocab=50265)
+    albert = Shape(hidden=4096, layers=12, vocab=30000, embedding=128)
+    # T5 is read as an encoder that predicts nothing and a decoder that predicts every token.
+    t5_encoder = Shape(
+        hidden=1024, layers=24, vocab=32000, intermediate=65536, heads=128, head_size=128, predicted=0.0
+    )
+    t5_decoder = replace(t5_encoder, attentions=2, predicted=1.0)
+
+    def mlm(shape: Shape, batch: int, steps: float) -> float:
+        return training_flops(shape, vocabulary_flops, batch=batch, steps=steps)
+
+    return {
+        # Counted by TensorFlow: for 20 x 128 of 10 x 768,648,884 words, and for 32 sequences.
+        "elmo": 2 * 10 * 768648884 * 568093262680 / (20.0 * 128),
+        "xlnet": 2 * 500000 * 8192 * 15064773691518 / 32.0,
+        "gpt": mlm(gpt, 128, 960800),
+        "bert_small": mlm(small, 128, 1.45e6),
+        "bert_base": mlm(base, 256, 1e6),
+        "bert_large": mlm(large, 256, 1e6),
+        "electra_small": electra_flops(small, small_generator, batch=128, steps=1e6),
+        "electra_base": electra_flops(base, base_generator, batch=256, steps=766000),
+        "electra_400k": electra_flops(large, large_generator, batch=2048, steps=400000),
+        "electra_1.75M": electra_flops(large, large_generator, batch=2048, steps=1750000),
+        "roberta": mlm(roberta, 8000, 500000),
+        "albert": mlm(albert, 4096, 1.5e6),
+        "t5_11b": mlm(t5_encoder, 2048, 1e6) + mlm(t5_decoder, 2048, 1e6),
+    }
+
+
+def counted_inference_flops(config: EncoderConfig, *, batch: int, length: int) -> int:
+    """What torch counts for a forward pass of encoder and discriminator head."""
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        encoder, head = Encoder(config).eval(), DiscriminatorHead(config)
+        head(encoder(torch.zeros(batch, length, dtype=torch.long)))
+    return int(counter.get_total_flops())
+
+
+def counted_pretraining_flops(
+    discriminator: EncoderConfig, generator: EncoderConfig, *, batch: int, length: int, predicted: float
+) -> int:
+    """What torch counts for forward and backward passes of both encoders with their heads, in one step."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        encoder, head = Encoder(discriminator).eval(), DiscriminatorHead(discriminator)
+        small_encoder, vocabulary_head = Encoder(generator).eval(), GeneratorHead(generator)
+        token_ids = torch.zeros(batch, length, dtype=torch.long)
+        head(encoder(token_ids)).sum().backward()
+        hidden = small_encoder(token_ids).flatten(0, 1)[: round(predicted * batch * length)]
+        vocabulary_head(hidden, small_encoder.embeddings.word_embeddings.weight).sum().backward()
+    return int(counter.get_total_flops())
+
+
+Attention = Literal["plain", "fused"]
+
+_FLOAT = 4
+_NORM_STATISTICS = 2 * 2 * _FLOAT
+"""Mean and scale of a token in the two norms of a layer."""
+_BYTES_PER_LOGIT = 16
+"""Probabilities that are kept, and what loss, entropy, sample and gradient hold at the same time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes by what they are for."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    """What a forward pass keeps for its backward pass, for the rows worked on at once."""
+    logits: int
+    """Of the generator over the vocabulary, for a chunk of masked positions."""
+
+    @property
+    def total(self) -> int:
+        """At the peak, when the backward pass begins."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.logits
+
+
+def activation_bytes(
+    config: EncoderConfig,
+    *,
+    rows: int,
+    length: int,
+    number_size: int,
+    attention: Attention,
+    recomputes_layers: bool = False,
+) -> int:
+    """What an encoder keeps of a batch, with numbers of `number_size` bytes in matrix products."""
+    layer = _layer_bytes_per_token(config, length=length, number_size=number_size, attention=attention)
+    layers = config.num_hidden_layers * layer
+    if recomputes_layers:
+        # What enters each layer, and all that is kept of the one whose turn it is.
+        layers = config.num_hidden_layers * config.hidden_size * _FLOAT + layer
+    return rows * length * (layers + _embedding_bytes_per_token(config, number_size))
+
+
+def _layer_bytes_per_token(
+    config: EncoderConfig, *, length: int, number_size: int, attention: Attention
+) -> int:
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    drops, drops_map = config.hidden_dropout_prob > 0, config.attention_probs_dropout_prob > 0
+    inner = 2 * config.intermediate_size  # before and after gelu
+    if attention == "plain":
+        # Input, query, key, value, mixed values, input of the feed-forward layer, inputs of two norms; masks.
+        wide = 8 * hidden + 2 * drops * hidden
+        maps = (1 + 2 * drops_map) * heads * length
+        return number_size * (wide + inner + maps) + _NORM_STATISTICS
+    # The input for each projection, query, key, value, mixed values twice, input of the feed-forward layer.
+    wide = 9 * hidden
+    norms = 2 * hidden * _FLOAT + _NORM_STATISTICS
+    masks = 2 * drops * hidden
+    return number_size * (wide + inner) + norms + masks + heads * _FLOAT
+
+
+def _embedding_bytes_per_token(config: EncoderConfig, number_size: int) -> int:
+    """Token id, norm and its input, dropout mask, input of the projection."""
+    drops = config.hidden_dropout_prob > 0
+    projected = number_size if config.embedding_size != config.hidden_size and number_size < _FLOAT else 0
+    return 8 + 2 * _FLOAT + config.embedding_size * (_FLOAT * (1 + drops) + projected)
+
+
+def cast_bytes(config: EncoderConfig, *, number_size: int) -> int:
+    """Copies of an encoder's matrices, joined or in the precision of the products."""
+    hidden = config.hidden_size
+    if number_size == _FLOAT:
+        # Query, key and value are one product.
+        return _FLOAT * config.num_hidden_layers * 3 * hidden * hidden
+    layer = 4 * hidden * hidden + 2 * hidden * config.intermediate_size
+    projection = config.embedding_size * hidden if config.embedding_size != hidden else 0
+    return number_size * (config.num_hidden_layers * layer + projection)
+
+
+def logits_bytes(*, masked: int, vocab_size: int) -> int:
+    """The generator's logits at the masked positions, of which a bounded number is held at a time."""
+    return _BYTES_PER_LOGIT * min(masked * vocab_size, LOGITS_PER_CHUNK)
+
+
+def training_memory(
+    encoders: list[EncoderConfig],
+    *,
+    parameters: int,
+    rows: int,
+    length: int,
+    mask_prob: float,
+    number_size: int,
+    attention: Attention,
+    recomputes_layers: bool = False,
+) -> Memory:
+    """A step of all encoders with Adam on `rows` rows at once; weights, gradients, optimizer in float32."""
+    kept = sum(
+        activation_bytes(
+            encoder,
+            rows=rows,
+            length=length,
+            number_size=number_size,
+            attention=attention,
+            recomputes_layers=recomputes_layers,
+        )
+        + cast_bytes(encoder, number_size=number_size)
+        for encoder in encoders
+    )
+    return Memory(
+        weights=_FLOAT * parameters,
+        gradients=_FLOAT * parameters,
+        optimizer=2 * _FLOAT * parameters,
+        activations=kept,
+        logits=logits_bytes(masked=round(mask_prob * rows * length), vocab_size=encoders[0].vocab_size),
+    )

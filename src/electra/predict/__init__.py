@@ -1,0 +1,1 @@
+"""A model in a folder -> answers about texts."""

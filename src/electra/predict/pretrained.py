@@ -1,0 +1,336 @@
+"""Token ids -> what the two networks of pre-training say of them.
+
+The discriminator: how probably each token was replaced. The generator: what else could stand at a position.
+
+B rows, L positions, P chosen positions, C of them in a chunk, V tokens of the vocabulary, T of a text, K best
+tokens, D numbers in a hidden state.
+
+Texts -> one turn of the training game: the generator rewrites some tokens, the discriminator judges all.
+
+T tokens of a text, P of them masked, V of the vocabulary.
+
+Texts -> a vector for each.
+
+B rows, L positions, D numbers in a hidden state.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from electra.errors import InputError
+from electra.model.heads import DiscriminatorHead, GeneratorHead
+from electra.predict.spans import Ids, ReadBatch, Reader, Span, Tokens, WindowRow
+from electra.seeds import numpy_generator
+from electra.tasks.families.similarity import Pooling
+from electra.text.tokenizer import Tokenizer
+from electra.text.vocabulary import CONTINUATION
+
+Positions = NDArray[np.int64]
+Reduce = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discriminator:
+    """Tells replaced tokens from original ones."""
+
+    reader: Reader
+    head: DiscriminatorHead
+
+    @torch.no_grad()
+    def suspicions(self, texts_ids: Sequence[Ids]) -> list[NDArray[np.float32]]:
+        """The probability that it was replaced, of each token of each text."""
+        found = [np.zeros(len(ids_T), np.float32) for ids_T in texts_ids]
+        for rows, hidden_BLD, _ in self.reader.read(texts_ids):
+            suspicion_BL = self.head(hidden_BLD).float().sigmoid().cpu().numpy()
+            for row, suspicion_L in zip(rows, suspicion_BL, strict=True):
+                found[row.number][row.window.judged : row.window.judged_stop] = suspicion_L[row.judged]
+        return found
+
+
+class Guesses(NamedTuple):
+    """The best tokens for a gap, and their probabilities."""
+
+    ids_K: NDArray[np.int64]
+    probabilities_K: NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generator:
+    """Proposes tokens for positions that it sees masked."""
+
+    reader: Reader
+    head: GeneratorHead
+    word_embeddings_VE: Tensor
+
+    def best(
+        self, texts_ids: Sequence[Ids], positions: Sequence[Positions], *, top: int
+    ) -> list[list[Guesses]]:
+        """For each position of each text, its most probable tokens."""
+        size = min(top, self.reader.tokenizer.vocab_size)
+
+        def best_tokens(logits_CV: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+            return tuple(self._known(logits_CV).softmax(-1).topk(size))
+
+        anything = [np.zeros(len(of_text)) for of_text in positions]
+        found = self._reduce(texts_ids, positions, anything, best_tokens)
+        return [[Guesses(ids_K.astype(np.int64), share_K) for share_K, ids_K in of_text] for of_text in found]
+
+    def sample(
+        self,
+        texts_ids: Sequence[Ids],
+        positions: Sequence[Positions],
+        uniform: Sequence[NDArray[np.float64]],
+    ) -> list[Ids]:
+        """A token for each position, drawn by a number from 0 to 1; never one of the special ones."""
+        tokenizer = self.reader.tokenizer
+        special = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+
+        def draw(logits_CV: Tensor, uniform_C: Tensor) -> tuple[Tensor]:
+            logits_CV = self._known(logits_CV).index_fill(
+                1, torch.tensor(special, device=logits_CV.device), -torch.inf
+            )
+            # In double precision: the errors of a long running sum would exceed the shares of rare tokens.
+            ends_CV = logits_CV.softmax(-1).cpu().double().cumsum(-1)
+            place_C1 = uniform_C.cpu()[:, None] * ends_CV[:, -1:]
+            drawn_C1 = torch.searchsorted(ends_CV, place_C1, right=True)
+            # Rounding may bring the product up to the total, behind the last token.
+            return (drawn_C1.squeeze(1).clamp(max=ends_CV.shape[1] - 1),)
+
+        found = self._reduce(texts_ids, positions, uniform, draw)
+        return [np.array([token for (token,) in of_text], np.uint32) for of_text in found]
+
+    def _known(self, logits_CV: Tensor) -> Tensor:
+        """Logits of the tokens that the tokenizer has: a table may be padded to a rounder size."""
+        return logits_CV[:, : self.reader.tokenizer.vocab_size].float()
+
+    @torch.no_grad()
+    def _reduce(
+        self,
+        texts_ids: Sequence[Ids],
+        positions: Sequence[Positions],
+        columns: Sequence[NDArray[np.float64]],
+        function: Reduce,
+    ) -> list[list[tuple[NDArray[np.float32], ...]]]:
+        """What `function` makes of the logits, and of a number of `columns`, at each position."""
+
+        def chosen(row: WindowRow) -> slice:
+            first, stop = np.searchsorted(positions[row.number], [row.window.judged, row.window.judged_stop])
+            return slice(int(first), int(stop))
+
+        found: list[list[tuple[NDArray[np.float32], ...]]] = [[()] * len(of_text) for of_text in positions]
+        reads = self.reader.read(texts_ids, is_wanted=lambda row: chosen(row).start < chosen(row).stop)
+        for batch in reads:
+            parts = [(row.number, chosen(row)) for row in batch.rows]
+            hidden_PD = self._at(batch, [positions[number][part] for number, part in parts])
+            column_P = np.concatenate([columns[number][part] for number, part in parts])
+            results = self.head.reduce(
+                hidden_PD, self.word_embeddings_VE, function, torch.from_numpy(column_P).to(hidden_PD.device)
+            )
+            arrays = zip(*(result.cpu().numpy() for result in results), strict=True)
+            for number, part in parts:
+                for place in range(part.start, part.stop):
+                    found[number][place] = next(arrays)
+        return found
+
+    def _at(self, batch: ReadBatch, positions: Sequence[Positions]) -> Tensor:
+        """The hidden states (P, D) at some positions of the texts that the rows show."""
+        length = batch.hidden_BLD.shape[1]
+        index_P = np.concatenate(
+            [
+                number * length + 1 + of_row - row.window.start
+                for number, (row, of_row) in enumerate(zip(batch.rows, positions, strict=True))
+            ]
+        )
+        return batch.hidden_BLD.flatten(0, 1)[torch.from_numpy(index_P).to(batch.hidden_BLD.device)]
+
+
+IDEOGRAPHS = (("\u3400", "\u4dbf"), ("\u4e00", "\u9fff"), ("\uf900", "\ufaff"), ("\U00020000", "\U0003ffff"))
+"""Characters that are words without a blank between them."""
+
+
+class Chosen(NamedTuple):
+    """What is masked in a text, and the numbers that decide what comes in its place."""
+
+    positions_P: Positions
+    uniform_P: NDArray[np.float64]
+
+
+class Spliced(NamedTuple):
+    """A text with other tokens in some places."""
+
+    text: str
+    spans: list[Span]
+    """The characters, in it, of each token."""
+
+
+def corrupt(
+    texts: Sequence[str],
+    located: Sequence[Tokens],
+    *,
+    generator: Generator,
+    discriminator: Discriminator,
+    mask_prob: float,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """What is made of each text depends on it, on the seed, and on nothing else."""
+    if not 0 < mask_prob <= 1:
+        raise InputError(f"mask_prob is {mask_prob}, expected above 0 and at most 1 (such as 0.15)")
+    tokenizer = generator.reader.tokenizer
+    originals = [tokens.ids_T for tokens in located]
+    choices = [
+        choose(text, len(ids_T), mask_prob=mask_prob, seed=seed)
+        for text, ids_T in zip(texts, originals, strict=True)
+    ]
+    positions = [chosen.positions_P for chosen in choices]
+    masked = [
+        replace(ids_T, chosen.positions_P, np.uint32(tokenizer.mask_id))
+        for ids_T, chosen in zip(originals, choices, strict=True)
+    ]
+    sampled = generator.sample(masked, positions, [chosen.uniform_P for chosen in choices])
+    corrupted = [replace(*parts) for parts in zip(originals, positions, sampled, strict=True)]
+    suspicions = discriminator.suspicions(corrupted)
+    continues_V = tokenizer.continues_word()
+    return [
+        describe(text, tokens, new_T, positions_P, suspicion_T, tokenizer, continues_V)
+        for text, tokens, new_T, positions_P, suspicion_T in zip(
+            texts, located, corrupted, positions, suspicions, strict=True
+        )
+    ]
+
+
+def choose(text: str, num_tokens: int, *, mask_prob: float, seed: int) -> Chosen:
+    """Which tokens are masked: at least one, if there are any."""
+    random = numpy_generator(seed, "corrupt", text)
+    count = min(num_tokens, max(1, round(mask_prob * num_tokens)))
+    positions_P = np.sort(random.choice(num_tokens, count, replace=False)) if count else np.zeros(0, np.int64)
+    return Chosen(positions_P, random.random(count))
+
+
+def replace(ids_T: Ids, positions_P: Positions, new: Ids | np.uint32) -> Ids:
+    """The same tokens with others at some positions."""
+    changed_T = ids_T.copy()
+    changed_T[positions_P] = new
+    return changed_T
+
+
+def describe(
+    text: str,
+    tokens: Tokens,
+    new_T: Ids,
+    masked_P: Positions,
+    suspicion_T: NDArray[np.float32],
+    tokenizer: Tokenizer,
+    continues_V: NDArray[np.bool_],
+) -> dict[str, Any]:
+    """The turn as plain data."""
+    spliced = splice(text, tokens, new_T, tokenizer, continues_V)
+    masked = set(masked_P.tolist())
+    old_names, new_names = tokenizer.tokens(tokens.ids_T), tokenizer.tokens(new_T)
+    return {
+        "text": text,
+        "corrupted": spliced.text,
+        "tokens": [
+            {
+                "text": text[start:end],
+                "start": start,
+                "end": end,
+                "original": old_names[place],
+                "corrupted": new_names[place],
+                "corrupted_start": spliced.spans[place][0],
+                "corrupted_end": spliced.spans[place][1],
+                "masked": place in masked,
+                "replaced": bool(tokens.ids_T[place] != new_T[place]),
+                "suspicion": float(suspicion_T[place]),
+            }
+            for place, (start, end) in enumerate(tokens.spans)
+        ],
+    }
+
+
+def splice(
+    text: str, tokens: Tokens, new_T: Ids, tokenizer: Tokenizer, continues_V: NDArray[np.bool_]
+) -> Spliced:
+    """The text with new tokens in place of those that differ, and all else as it was.
+
+    A blank goes or comes only beside a new token: it goes before a piece that continues the word in front
+    of it, and it comes where two words would else become one.
+    """
+    found, spans, done = "", [], 0
+    is_new_T = tokens.ids_T != new_T
+    for place, (start, end) in enumerate(tokens.spans):
+        blank = text[done:start]
+        word = readable(int(new_T[place]), tokenizer, continues_V) if is_new_T[place] else text[start:end]
+        continues = bool(continues_V[new_T[place]])
+        if place > 0 and is_new_T[place - 1 : place + 1].any():
+            if continues and is_new_T[place] and not blank.strip():
+                blank = ""
+            elif not continues and not blank and fuse(found[-1:], word[:1]):
+                blank = " "
+        found += blank
+        spans.append((len(found), len(found) + len(word)))
+        found += word
+        done = end
+    return Spliced(found + text[done:], spans)
+
+
+def readable(token: int, tokenizer: Tokenizer, continues_V: NDArray[np.bool_]) -> str:
+    """A token as it stands in a text, without the marks of a vocabulary."""
+    word = tokenizer.decode([token]).strip()
+    return word.removeprefix(CONTINUATION) if continues_V[token] else word
+
+
+def fuse(before: str, after: str) -> bool:
+    """Whether two characters side by side would be read as one word."""
+    return before.isalnum() and after.isalnum() and not is_ideograph(before) and not is_ideograph(after)
+
+
+def is_ideograph(char: str) -> bool:
+    """Whether a character is a word by itself."""
+    return any(first <= char <= last for first, last in IDEOGRAPHS)
+
+
+SMALLEST_LENGTH = 1e-12
+
+
+@torch.no_grad()
+def embed(texts_ids: Sequence[Ids], reader: Reader, *, pooling: Pooling, size: int) -> NDArray[np.float32]:
+    """Vectors of length 1, whose product is their cosine; zeros for a text without tokens.
+
+    Of a text that takes several windows it is the mean of theirs, by the tokens that each judges; with max
+    pooling, the largest of each number.
+    """
+    if pooling not in get_args(Pooling):
+        raise InputError(f"pooling is {pooling!r}, expected one of {', '.join(get_args(Pooling))}")
+    found = np.zeros((len(texts_ids), size), np.float32)
+    if pooling == "max":
+        found[[number for number, ids_T in enumerate(texts_ids) if len(ids_T)]] = -math.inf
+    for rows, hidden_BLD, attention_mask_BL in reader.read(texts_ids):
+        pooled_BD = pool(hidden_BLD.float(), attention_mask_BL, pooling).cpu().numpy()
+        for row, pooled_D in zip(rows, pooled_BD, strict=True):
+            if pooling == "max":
+                found[row.number] = np.maximum(found[row.number], pooled_D)
+            else:
+                found[row.number] += pooled_D * row.window.num_judged
+    lengths = np.linalg.norm(found, axis=1, keepdims=True)
+    vectors: NDArray[np.float32] = found / np.maximum(lengths, SMALLEST_LENGTH)
+    return vectors
+
+
+def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: Pooling) -> Tensor:
+    """One vector (B, D) for each row; special tokens count, padding does not, as in sentence-transformers."""
+    padding_BL1 = (attention_mask_BL == 0)[..., None]
+    match pooling:
+        case "mean":
+            total_BD = hidden_BLD.masked_fill(padding_BL1, 0.0).sum(dim=1)
+            return total_BD / attention_mask_BL.sum(dim=1, keepdim=True)
+        case "cls":
+            return hidden_BLD[:, 0]
+        case "max":
+            return hidden_BLD.masked_fill(padding_BL1, -math.inf).amax(dim=1)

@@ -1,0 +1,266 @@
+"""Sizes and an objective -> FLOPs of a token in training, and parameters, before anything runs.
+
+A pre-training config, a batch and a machine -> parameters, FLOPs, memory, disk, time, cost of the run.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from electra.model import cost
+from electra.model.cost import Attention, Memory, training_memory
+from electra.model.encoder import Encoder
+from electra.model.heads import DiscriminatorHead, GeneratorHead
+from electra.model.sizes import EncoderConfig, generator_config
+from electra.pretraining.config import PretrainConfig
+from electra.pretraining.masking import Masker, TokenFacts
+from electra.pretraining.objectives import OBJECTIVES
+
+_ROWS = 4
+
+
+def flops_per_token(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> float:
+    """Matrix products of forward and backward pass, as torch counts them, in rows of `length` tokens.
+
+    A second pass for sampling without dropout, and what adversarial and electric compute twice, is left out.
+    """
+    masked = config.masking.mask_prob
+    if config.objective == "mlm":
+        return _encoder(encoder, length) + masked * _vocabulary(encoder)
+    total = _encoder(encoder, length)
+    if config.objective not in ("replace_mlm", "all_tokens_mlm"):
+        total += _detection(encoder)
+    if config.objective == "replace_mlm":
+        total += masked * _vocabulary(encoder)
+    if config.objective == "all_tokens_mlm":
+        total += _vocabulary(encoder)
+    if config.generator.kind in ("uniform", "unigram"):
+        return total
+    generator = generator_config(encoder, width=config.generator.width, depth=config.generator.depth)
+    towers = 2 if config.generator.kind == "two_tower" else 1
+    predicted = 1.0 if config.objective == "electric" else masked
+    return total + towers * _encoder(generator, length) + predicted * _vocabulary(generator)
+
+
+def _encoder(config: EncoderConfig, length: int) -> float:
+    # All layers are alike: two encoders of few layers tell of any number, in less time.
+    one, two = (_counted(dataclasses.replace(config, num_hidden_layers=layers), length) for layers in (1, 2))
+    return (one + (config.num_hidden_layers - 1) * (two - one)) / (_ROWS * length)
+
+
+def _counted(config: EncoderConfig, length: int) -> int:
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        Encoder(config).eval()(torch.zeros(_ROWS, length, dtype=torch.long)).sum().backward()
+    return int(counter.get_total_flops())
+
+
+def _vocabulary(config: EncoderConfig) -> float:
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        table = torch.empty(config.vocab_size, config.embedding_size, requires_grad=True)
+        hidden = torch.empty(_ROWS, config.hidden_size, requires_grad=True)
+        GeneratorHead(config)(hidden, table).sum().backward()
+    return float(counter.get_total_flops()) / _ROWS
+
+
+def _detection(config: EncoderConfig) -> float:
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        hidden = torch.empty(1, _ROWS, config.hidden_size, requires_grad=True)
+        DiscriminatorHead(config)(hidden).sum().backward()
+    return float(counter.get_total_flops()) / _ROWS
+
+
+def parameters_by_part(objective: nn.Module) -> dict[str, int]:
+    """How many weights each part of an objective has; what is shared counts where it comes first."""
+    counts: dict[str, int] = {}
+    for name, weight in objective.named_parameters():
+        part = name.partition(".")[0]
+        counts[part] = counts.get(part, 0) + weight.numel()
+    return counts
+
+
+def needs(
+    objective: nn.Module,
+    *,
+    flops_per_token: float,
+    tokens_per_step: int,
+    kept_bytes: float,
+    num_checkpoints: int,
+) -> dict[str, str]:
+    """What a run needs of a machine, in words; `kept_bytes`: what a forward pass keeps for the backward."""
+    weights = parameters_by_part(objective)
+    total = sum(weights.values())
+    parts = ", ".join(f"{part} {count:,}" for part, count in weights.items())
+    # In fp32: weight, gradient and two moments.
+    fixed_bytes = 16 * total
+    return {
+        "parameters": f"{total:,} ({parts})",
+        "FLOPs": f"{flops_per_token:.3g} a token, {tokens_per_step * flops_per_token:.3g} a step",
+        "memory": f"{(fixed_bytes + kept_bytes) / 1e9:.2f} GB: {fixed_bytes / 1e9:.2f} for weights, "
+        f"gradients and optimizer, {kept_bytes / 1e9:.2f} for the rows worked on at once",
+        "disk": f"{12 * total * num_checkpoints / 1e9:.2f} GB for {num_checkpoints} checkpoints",
+    }
+
+
+SEVERAL_DEVICES = 0.9
+"""Share of their speed that several devices keep together."""
+_CHECKPOINT_BYTES_PER_WEIGHT = 12  # the weight and two moments of Adam, in float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a device can do, and how many there are."""
+
+    name: str
+    peak: float
+    """FLOP/s of matrix products."""
+    format: str
+    """Of the numbers in them: fp32, fp16 or bf16."""
+    memory: float
+    """Bytes."""
+    achievable: float
+    """Share of the peak that training reaches."""
+    price: float | None
+    """Per hour, of one device."""
+    devices: int = 1
+    attention: Attention = "fused"
+
+    @property
+    def speed(self) -> float:
+        """FLOP/s of a whole training."""
+        together = self.devices * (SEVERAL_DEVICES if self.devices > 1 else 1)
+        return self.peak * self.achievable * together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is done in a step, and how often."""
+
+    batch_size: int
+    """Rows of all devices together."""
+    rows_at_once: int
+    """Rows that one device works on at once."""
+    length: int
+    """Tokens of a row, padding included."""
+    fill: float = 1.0
+    """Share of them that is no padding."""
+    steps: int = 0
+    checkpoints: int = 1
+    """How many are on the disk at the same time."""
+    recomputes_layers: bool = False
+    """Whether layers are computed a second time for the gradient instead of being kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a run needs."""
+
+    parameters: dict[str, int]
+    """By part of the objective."""
+    steps: int
+    tokens: float
+    flops: float
+    """Matrix products of forward and backward passes, as they are."""
+    paper_flops: float | None
+    """As the paper counts; None for objectives that it does not count."""
+    memory: Memory
+    """Of one device."""
+    tokens_per_second: float
+    seconds: float
+    cost: float | None
+    disk: float
+    """Bytes of checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What is trained, counted once for all estimates of it."""
+
+    config: PretrainConfig
+    encoder: EncoderConfig
+    parameters: dict[str, int]
+    flops_per_token: float
+
+
+@cache
+def count_model(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> Model:
+    """Count the weights and the matrix products of a token: seconds for a large model."""
+    return Model(
+        config=config,
+        encoder=encoder,
+        parameters=count_parameters(config, encoder, length=length),
+        flops_per_token=flops_per_token(config, encoder, length=length),
+    )
+
+
+def estimate(model: Model, work: Workload, machine: Machine) -> Estimate:
+    """What a run needs."""
+    parameters, per_token = model.parameters, model.flops_per_token
+    tokens = work.steps * work.batch_size * work.length * work.fill
+    seconds = tokens * per_token / machine.speed
+    total = sum(parameters.values())
+    hours = seconds / 3600 * machine.devices
+    return Estimate(
+        parameters=parameters,
+        steps=work.steps,
+        tokens=tokens,
+        flops=tokens * per_token,
+        paper_flops=_paper_flops(model.config, model.encoder, work),
+        memory=training_memory(
+            encoders_of(model.config, model.encoder),
+            parameters=total,
+            rows=work.rows_at_once,
+            length=work.length,
+            mask_prob=model.config.masking.mask_prob,
+            number_size=4 if machine.format == "fp32" else 2,
+            attention=machine.attention,
+            recomputes_layers=work.recomputes_layers,
+        ),
+        tokens_per_second=machine.speed / per_token,
+        seconds=seconds,
+        cost=None if machine.price is None else hours * machine.price,
+        disk=_CHECKPOINT_BYTES_PER_WEIGHT * total * work.checkpoints,
+    )
+
+
+def encoders_of(config: PretrainConfig, encoder: EncoderConfig) -> list[EncoderConfig]:
+    """The encoders that an objective trains at the same time."""
+    if config.objective == "mlm" or config.generator.kind in ("uniform", "unigram"):
+        return [encoder]
+    generator = generator_config(encoder, width=config.generator.width, depth=config.generator.depth)
+    return [encoder, *[generator] * (2 if config.generator.kind == "two_tower" else 1)]
+
+
+def count_parameters(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> dict[str, int]:
+    """The weights of each part of the objective, without making them."""
+    special = range(min(4, encoder.vocab_size))
+    with torch.device("meta"):
+        counts_V = torch.ones(encoder.vocab_size)
+    tokens = TokenFacts(
+        vocab_size=encoder.vocab_size, mask_id=special[-1], special_ids=special, counts_V=counts_V
+    )
+    masker = Masker(
+        config.masking,
+        seq_length=length,
+        vocab_size=encoder.vocab_size,
+        mask_id=special[-1],
+        never_chosen=special,
+        continues_word_V=torch.zeros(encoder.vocab_size, dtype=torch.bool),
+    )
+    with torch.device("meta"):
+        return parameters_by_part(OBJECTIVES[config.objective](config, encoder, masker, tokens))
+
+
+def _paper_flops(config: PretrainConfig, encoder: EncoderConfig, work: Workload) -> float | None:
+    masked = config.masking.mask_prob
+    shapes = [
+        cost.shape_of(part, length=work.length, predicted=masked) for part in encoders_of(config, encoder)
+    ]
+    if config.objective == "mlm":
+        return cost.training_flops(shapes[0], cost.vocabulary_flops, batch=work.batch_size, steps=work.steps)
+    if config.objective in ("electra", "electra_15", "adversarial") and config.generator.kind == "mlm":
+        return cost.electra_flops(shapes[0], shapes[1], batch=work.batch_size, steps=work.steps)
+    return None

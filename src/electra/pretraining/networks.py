@@ -1,0 +1,228 @@
+"""Counts of tokens -> last biases of the heads that know from the start what needs no context.
+
+Adam moves a bias by about the learning rate in a step, and frequencies lie up to ten apart in logarithms.
+Where biases begin at zero, the hidden states carry for a long time what is the same at every position. What
+that changes in a short run, and what not, is in docs/log.md.
+
+V tokens of the vocabulary.
+
+Token ids -> for each position, hidden states that have seen all tokens but the one standing there.
+
+Electric's generator: two transformers, one reading from the left and one from the right. Position t gets the
+left one's state at t - 1 and the right one's at t + 1, so a single pass gives the distribution of every token
+given all the others.
+
+B rows, L positions, D numbers in a hidden state of one tower.
+
+Sizes and a named way of sharing -> a generator and a discriminator.
+
+V tokens, C positions of a chunk.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+
+from electra.errors import InputError
+from electra.model.encoder import AttentionInputs, Embeddings, Encoder
+from electra.model.heads import LOGITS_PER_CHUNK, DiscriminatorHead, GeneratorHead
+from electra.model.sizes import EncoderConfig, generator_config
+from electra.pretraining.config import GeneratorConfig, PretrainConfig
+from electra.pretraining.masking import TokenFacts
+from electra.pretraining.sampling import Unigram
+
+JUDGE_EVERY_POSITION = ("electra", "two_stage", "adversarial")
+"""Objectives whose discriminator does. The gate of all_tokens_mlm and the energy of electric are others."""
+
+
+def start_at_frequencies(objective: nn.Module, config: PretrainConfig, tokens: TokenFacts) -> None:
+    """Set the biases of the heads that name tokens, and of the one that judges every position."""
+    bias_V, mask_prob = log_frequencies(tokens), config.masking.mask_prob
+    with torch.no_grad():
+        for part in objective.modules():
+            if isinstance(part, GeneratorHead):
+                part.bias.copy_(bias_V)
+            if isinstance(part, DiscriminatorHead) and config.objective in JUDGE_EVERY_POSITION:
+                # Almost all that is masked is replaced, while the generator draws by frequency alone.
+                part.output.bias.fill_(math.log(mask_prob / (1 - mask_prob)))
+
+
+def log_frequencies(tokens: TokenFacts) -> Tensor:
+    """Logarithms of the shares of tokens in the corpus; of those that never stand at a mask the lowest."""
+    if tokens.counts_V is None:
+        raise InputError(
+            "output_bias is frequencies, and the data has no token_counts.npy: prepare it again, or take zero"
+        )
+    counts_V = tokens.counts_V.double().masked_fill(tokens.special_mask, 0.0) + 1
+    return (counts_V / counts_V.sum()).log()
+
+
+class Tower(Encoder):
+    """An encoder whose positions see themselves and the tokens on one side."""
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        side: Literal["left", "right"],
+        embeddings: Embeddings | None = None,
+    ) -> None:
+        super().__init__(config, embeddings=embeddings)
+        self.side = side
+
+    def attention_inputs(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> AttentionInputs:
+        """Padding, positions, and nothing from the other side."""
+        inputs = super().attention_inputs(hidden_BLD, attention_mask_BL)
+        length, dtype = hidden_BLD.shape[1], self.attention_dtype(hidden_BLD)
+        position_L = torch.arange(length, device=hidden_BLD.device)
+        distance_LL = position_L[:, None] - position_L
+        unseen_LL = distance_LL < 0 if self.side == "left" else distance_LL > 0
+        bias = torch.zeros((), dtype=dtype, device=hidden_BLD.device) if inputs.bias is None else inputs.bias
+        # As low as for padding: finite, so that a position that sees nothing gives no NaN.
+        bias = bias.masked_fill(unseen_LL, torch.finfo(dtype).min / 2)
+        return inputs._replace(bias=bias, bias_is_padding=False)
+
+
+class TwoTowers(nn.Module):
+    """A tower for each side, over one set of embeddings."""
+
+    def __init__(self, config: EncoderConfig, *, embeddings: Embeddings | None = None) -> None:
+        super().__init__()
+        self.left = Tower(config, side="left", embeddings=embeddings)
+        self.right = Tower(config, side="right", embeddings=self.left.embeddings)
+
+    @property
+    def embeddings(self) -> Embeddings:
+        """The embeddings of both towers."""
+        return self.left.embeddings
+
+    def forward(
+        self,
+        input_ids_BL: Tensor,
+        *,
+        token_type_ids_BL: Tensor | None = None,
+        attention_mask_BL: Tensor | None = None,
+        text_T: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states (B, L, 2 D) that do not depend on the token of their own position."""
+        left_BLD, right_BLD = (
+            tower(
+                input_ids_BL,
+                token_type_ids_BL=token_type_ids_BL,
+                attention_mask_BL=attention_mask_BL,
+                text_T=text_T,
+            )
+            for tower in (self.left, self.right)
+        )
+        if attention_mask_BL is not None:
+            # A row's last token has nothing on its right, as if the row filled the batch.
+            right_BLD = right_BLD * attention_mask_BL[..., None]
+        # The original wraps round at the ends, where a position would see itself: there is nothing here.
+        before_BLD = functional.pad(left_BLD[:, :-1], (0, 0, 1, 0))
+        after_BLD = functional.pad(right_BLD[:, 1:], (0, 0, 0, 1))
+        return torch.cat([before_BLD, after_BLD], dim=-1)
+
+
+class FixedGenerator(nn.Module):
+    """A generator without context and without weights: the same distribution at each position."""
+
+    def __init__(self, unigram: Unigram) -> None:
+        super().__init__()
+        self.log_probs_V: Tensor
+        # Finite, so that losses and entropies are: exp(-10,000) is 0 as well. No part of a checkpoint: the
+        # distribution follows from the corpus.
+        self.register_buffer("log_probs_V", unigram.logits(1)[0].clamp(min=-1e4), persistent=False)
+
+    def reduce(self, function: Callable[..., tuple[Tensor, ...]], *columns_P: Tensor) -> tuple[Tensor, ...]:
+        """`function(logits_CV, *columns_C)` chunk by chunk, as `GeneratorHead.reduce` does."""
+        chunk_size = max(1, LOGITS_PER_CHUNK // len(self.log_probs_V))
+        results = []
+        for first in range(0, max(1, len(columns_P[0])), chunk_size):
+            columns_C = [column_P[first : first + chunk_size] for column_P in columns_P]
+            results.append(function(self.log_probs_V.expand(len(columns_C[0]), -1), *columns_C))
+        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+
+
+Generator = Encoder | TwoTowers | FixedGenerator
+
+
+class Networks(NamedTuple):
+    """The networks of an objective; the generator has a head unless it is fixed."""
+
+    generator: Generator
+    generator_head: GeneratorHead | None
+    discriminator: Encoder
+
+
+def build_networks(config: GeneratorConfig, encoder: EncoderConfig, tokens: TokenFacts) -> Networks:
+    """Generator and discriminator, with the weights shared that the config names."""
+    if config.kind in ("uniform", "unigram"):
+        return Networks(_fixed_generator(config, tokens), None, Encoder(encoder))
+    if config.sharing == "all":
+        both = Encoder(encoder)
+        return Networks(both, GeneratorHead(encoder), both)
+    size = generator_config(encoder, width=config.width, depth=config.depth)
+    generator: Encoder | TwoTowers = Encoder(size)
+    if config.kind == "two_tower":
+        generator = TwoTowers(size)
+        size = dataclasses.replace(size, hidden_size=2 * size.hidden_size)
+    return Networks(generator, GeneratorHead(size), _discriminator(config, encoder, generator.embeddings))
+
+
+def _fixed_generator(config: GeneratorConfig, tokens: TokenFacts) -> FixedGenerator:
+    if config.kind == "uniform":
+        return FixedGenerator(Unigram.uniform(tokens.vocab_size))
+    if tokens.counts_V is None:
+        raise InputError(
+            "generator.kind is unigram, but the data set has no token counts: prepare it anew, or use uniform"
+        )
+    return FixedGenerator(Unigram(tokens.counts_V))
+
+
+def _discriminator(config: GeneratorConfig, encoder: EncoderConfig, embeddings: Embeddings) -> Encoder:
+    match config.sharing:
+        case "embeddings":
+            return Encoder(encoder, embeddings=embeddings)
+        case "disentangled":
+            discriminator = Encoder(encoder)
+            disentangle(discriminator.embeddings, embeddings)
+            return discriminator
+    return Encoder(encoder)
+
+
+class PlusDelta(nn.Module):
+    """A table as another table, which gets no gradient from here, plus a delta that is learned."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__()
+        assert isinstance(base, nn.Embedding)
+        # In a tuple the table stays the generator's own: it is no parameter of the discriminator.
+        self._base = (base,)
+
+    def forward(self, delta: Tensor) -> Tensor:
+        """The whole table."""
+        return self._base[0].weight.detach() + delta
+
+
+def disentangle(embeddings: Embeddings, base: Embeddings) -> None:
+    """Make the tables the base's plus deltas that start at zero (DeBERTaV3); the norm stays their own."""
+    for name, table in embeddings.named_children():
+        if isinstance(table, nn.Embedding):
+            nn.init.zeros_(table.weight)
+            parametrize.register_parametrization(table, "weight", PlusDelta(base.get_submodule(name)))
+
+
+def plain_tables(module: nn.Module) -> dict[str, Tensor]:
+    """The state dict of a module in which tables are tables again, whatever they were made of."""
+    state = module.state_dict()
+    for name, part in module.named_modules():
+        if parametrize.is_parametrized(part):
+            del state[f"{name}.parametrizations.weight.original"]
+            state[f"{name}.weight"] = part.weight.detach()
+    return state

@@ -1,0 +1,1 @@
+"""A model -> an HTTP API and a page."""

@@ -1,0 +1,233 @@
+"""The name of a task, or a task file, and the folder of its data -> the task: which names there are."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from electra.errors import InputError
+from electra.tasks.data.columns import OwnTaskConfig, nearest, read_task_file
+from electra.tasks.data.conll import TreebankColumn, load_conll, load_conllu
+from electra.tasks.data.glue import GLUE_TASKS, find_glue, glue_task, load_glue, task_files
+from electra.tasks.data.squad import ANSWERABILITY, load_squad
+from electra.tasks.data.table import load_own, load_own_file
+from electra.tasks.families.answering import NULL_THRESHOLD, QuestionAnswering, SpanKind
+from electra.tasks.families.tagging import TagKind
+from electra.tasks.folders import FineTuned
+from electra.tasks.task import TRAIN, Task
+
+GLUE, AX, MNLI, OWN = "glue", "ax", "mnli", "csv"
+GLUE_COLUMNS = tuple(name for name in GLUE_TASKS if name != AX)
+_TASK_FILES = (".yaml", ".yml")
+_HOLD_OUT_SEED = 0
+"""A part that is held out is the same whatever the seeds of the training are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquadConfig:
+    """How questions are answered from a text."""
+
+    head: SpanKind = "joint"
+    """The end of an answer is predicted knowing its start, as in the original, or both by themselves."""
+    doc_stride: int = 128
+    """Tokens from one window of a long text to the next."""
+    max_query_length: int = 64
+    """Tokens of a question that are read."""
+    max_answer_length: int = 30
+    """Tokens of the longest answer."""
+    null_threshold: float = NULL_THRESHOLD
+    """Null odds above which there is said to be no answer."""
+    train: list[str] = field(default_factory=list)
+    """Files to train on, in place of the one of the official name in the data folder."""
+    dev: list[str] = field(default_factory=list)
+    """Files to score on, in place of the one of the official name."""
+    test: list[str] = field(default_factory=list)
+    """Files to predict, in place of the one of the official name."""
+
+    def family(self, task: str) -> QuestionAnswering:
+        """The kind of task with these settings."""
+        return QuestionAnswering(
+            head=self.head,
+            answerability=ANSWERABILITY[task],
+            doc_stride=self.doc_stride,
+            max_query_length=self.max_query_length,
+            max_answer_length=self.max_answer_length,
+            null_threshold=self.null_threshold,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConllConfig:
+    """Where words and tags stand."""
+
+    word_column: int = 0
+    """Column of the words, counted from 0, or from -1 for the last."""
+    tag_column: int = -1
+    """Column of the tags."""
+    scheme: TagKind | None = None
+    """Whether tags mark chunks (entities) or stand each for itself (tokens); by default the tags tell."""
+    treebank_column: TreebankColumn = "upos"
+    """Of CoNLL-U: universal tags, or the language's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSource:
+    """Which task, and where its data is."""
+
+    task: str = ""
+    """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax, glue for all of them that there are, squad_v1, squad_v2,
+    conll2000, conll, conllu, csv for your own table, or a YAML file of the keys of --own; several with commas
+    between them are learned together."""
+    data: str = ""
+    """Folder of the task's official files, or your own file or folder."""
+    own: OwnTaskConfig = field(default_factory=OwnTaskConfig)
+    squad: SquadConfig = field(default_factory=SquadConfig)
+    conll: ConllConfig = field(default_factory=ConllConfig)
+
+
+Loader = Callable[[str, TaskSource, Path], Task]
+
+
+def _glue(name: str, source: TaskSource, data: Path) -> Task:
+    return load_glue(name, data)
+
+
+def _squad(name: str, source: TaskSource, data: Path) -> Task:
+    named = {
+        split: [_beside(data, file) for file in getattr(source.squad, split)]
+        for split in ("train", "dev", "test")
+    }
+    # A folder is not searched where all that is needed is named.
+    is_complete = bool(named["train"] and named["dev"])
+    return load_squad(name, None if is_complete else data, **named, family=source.squad.family(name))
+
+
+def _beside(data: Path, file: str) -> Path:
+    """A file as it is named, or in the data folder."""
+    inside = data / file
+    return inside if inside.is_file() else Path(file)
+
+
+def _conll(name: str, source: TaskSource, data: Path) -> Task:
+    keys = source.conll
+    return load_conll(
+        name, data, word_column=keys.word_column, tag_column=keys.tag_column, scheme=keys.scheme
+    )
+
+
+def _conllu(name: str, source: TaskSource, data: Path) -> Task:
+    return load_conllu(data, name=name, column=source.conll.treebank_column)
+
+
+def _own(name: str, source: TaskSource, data: Path) -> Task:
+    return load_own(source.own, data, name=name, seed=_HOLD_OUT_SEED)
+
+
+LOADERS: dict[str, Loader] = {
+    **dict.fromkeys(GLUE_TASKS, _glue),
+    **dict.fromkeys(ANSWERABILITY, _squad),
+    "conll2000": _conll,
+    "conll": _conll,
+    "conllu": _conllu,
+    OWN: _own,
+}
+
+
+def task_names(source: TaskSource) -> list[str]:
+    """The tasks that are asked for, each of which there is."""
+    names = [name.strip() for name in source.task.split(",") if name.strip()]
+    for name in names:
+        if name not in LOADERS and not _is_file(name) and name != GLUE:
+            known = " ".join([*LOADERS, GLUE])
+            hint = nearest(name, [*LOADERS, GLUE])
+            raise InputError(
+                f"task {name!r} is unknown{hint}: expected one of {known}, or a YAML file of your own task"
+            )
+    if GLUE in names and len(names) > 1:
+        raise InputError(f"{GLUE} runs its tasks one after the other: it cannot be learned with others")
+    if len(set(names)) < len(names):
+        raise InputError(f"a task is named twice in {source.task!r}")
+    if not names:
+        raise InputError("give --task NAME or FILE")
+    return names
+
+
+def one_task(source: TaskSource, *, default: str) -> str:
+    """The one task that is asked for; that of the model, if none is named."""
+    names = task_names(source) if source.task else [default if default in LOADERS else OWN]
+    if len(names) > 1 or names == [GLUE]:
+        raise InputError(f"--task {source.task}: a model is judged by one task at a time")
+    return names[0]
+
+
+def load_task(name: str, source: TaskSource) -> Task:
+    """One task, all of its data read and checked."""
+    if _is_file(name):
+        # A task file names its data; --data is for those who keep it elsewhere.
+        own, data = read_task_file(Path(name))
+        return load_own(own, Path(source.data or data), name=Path(name).stem, seed=_HOLD_OUT_SEED)
+    if not source.data:
+        raise InputError(f"give --data DIR, the folder with the files of {name}")
+    return LOADERS[name](name, source, Path(source.data))
+
+
+def own_columns(name: str, source: TaskSource) -> OwnTaskConfig | None:
+    """What the columns of a task mean, if it is somebody's own."""
+    if _is_file(name):
+        return read_task_file(Path(name))[0]
+    return source.own if name == OWN else None
+
+
+def trainable_glue(folder: str) -> tuple[list[str], dict[str, str]]:
+    """The tasks of GLUE in a folder that can be trained, and why others that are there cannot."""
+    if not folder:
+        raise InputError("give --data DIR, the folder that has those of the GLUE tasks in it")
+    found = [name for name in find_glue(folder) if name != AX]
+    files = {name: task_files(glue_task(name), Path(folder)) for name in found}
+    trainable = [name for name in found if any(split.name == TRAIN for split in files[name])]
+    return trainable, {name: f"{name} has no {TRAIN}.tsv" for name in found if name not in trainable}
+
+
+def glue_with_tests(folder: str) -> list[str]:
+    """The tasks of GLUE in a folder that have a test set, the diagnostic set among them."""
+    found = {name: task_files(glue_task(name), Path(folder)) for name in find_glue(folder)}
+    return [name for name, splits in found.items() if any(split.submission for split in splits)]
+
+
+def trained_as(name: str) -> str:
+    """The task whose model judges a task: that of MNLI the diagnostic set."""
+    return MNLI if name == AX else name
+
+
+def load_for(tuned: FineTuned, name: str, source: TaskSource) -> Task:
+    """A task for a model that is trained already: the model's labels count."""
+    if name == OWN or _is_file(name):
+        own, data = read_task_file(Path(name)) if _is_file(name) else (source.own, Path(source.data))
+        path = Path(source.data or data)
+        if path.is_file():
+            main_score = str(tuned.facts.get("main_score", ""))
+            task = load_own_file(
+                own, path, name=name, family=tuned.family, main_score=main_score, split="dev"
+            )
+        else:
+            task = load_own(own, path, name=name, seed=_HOLD_OUT_SEED)
+    else:
+        task = load_task(name, source)
+    if name == AX and tuned.task != MNLI:
+        raise InputError(f"{AX} is judged by a model of {MNLI}, not of {tuned.task}")
+    ours, theirs = tuned.family, task.family
+    labels_agree = ours.labels() == theirs.labels() or ours.name == "tagging"
+    if ours.name != theirs.name or not labels_agree:
+        raise InputError(
+            f"the model was trained for {_kind(ours.name, ours.labels())}, but {name} is "
+            f"{_kind(theirs.name, theirs.labels())}: give a model that was fine-tuned for it"
+        )
+    return dataclasses.replace(task, family=ours)
+
+
+def _kind(name: str, labels: Sequence[str]) -> str:
+    return f"{name.replace('_', ' ')}" + (f" with the labels {', '.join(labels)}" if labels else "")
+
+
+def _is_file(name: str) -> bool:
+    return Path(name).suffix in _TASK_FILES

@@ -1,0 +1,363 @@
+"""Tagged sentences as they were read -> the family, the sentences in IOB2, and what a person should know.
+
+A folder of CoNLL column files or CoNLL-U treebanks -> a tagging task.
+
+Confidence NN B-NP          a word in a line, columns between blanks or tabs
+in IN B-PP
+                            a blank line ends a sentence
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from electra.errors import InputError
+from electra.tasks.families.tagging import (
+    OUTSIDE,
+    Scheme,
+    Tagging,
+    TaggingExample,
+    TagKind,
+    convert,
+    detect,
+    internal_tags,
+    marks_chunks,
+    split_tag,
+    violations,
+)
+from electra.tasks.task import TRAIN, Task
+
+SCHEME_NAMES: dict[Scheme, str] = {"iob1": "IOB1", "iob2": "IOB2", "bioes": "BIOES"}
+_SHOWN = 12
+
+Splits = Mapping[str, Sequence[TaggingExample]]
+
+
+class TaggedData(NamedTuple):
+    """What the tags turned out to be."""
+
+    family: Tagging
+    splits: dict[str, list[TaggingExample]]
+    """The same sentences; tags that mark chunks are in IOB2 now, whatever scheme they came in."""
+    notes: list[str]
+
+
+def understand_tags(splits: Splits, *, scheme: TagKind | None = None) -> TaggedData:
+    """Find out what the tags mean and whether they can be learned; `scheme` if it is known."""
+    learned = splits.get(TRAIN) or [example for examples in splits.values() for example in examples]
+    counts = Counter(tag for example in learned for tag in example.tags or ())
+    if not counts:
+        raise InputError(
+            f"{learned[0].where}: no tags, expected one for each word" if learned else "no sentences"
+        )
+    scheme = scheme or _guess(counts)
+    notes = [_found(counts, scheme)]
+    read = {name: list(examples) for name, examples in splits.items()}
+    if scheme == "entities":
+        _check_tags(splits)
+        style = detect([example.tags for example in learned if example.tags])
+        notes += [f"chunks are marked in {SCHEME_NAMES[style]}", *_broken(splits, style)]
+        read = {name: [_in_iob2(example) for example in examples] for name, examples in read.items()}
+    family = Tagging.learn(learned, scheme=scheme)
+    if len(family.tags) == 1:
+        raise InputError(
+            f"{learned[0].where}: all words of {len(learned)} sentences have the tag {family.tags[0]!r}, "
+            "expected at least two tags: is it the right column?"
+        )
+    notes += [note for name, examples in read.items() for note in _unseen(name, examples, family)]
+    return TaggedData(family, read, notes)
+
+
+def _guess(counts: Counter[str]) -> TagKind:
+    """Chunks if most words have a tag that can mark one, so that a misspelt tag does not decide."""
+    marking = sum(count for tag, count in counts.items() if marks_chunks(tag))
+    any_chunk = any(marks_chunks(tag) and tag != OUTSIDE for tag in counts)
+    return "entities" if any_chunk and 2 * marking > counts.total() else "tokens"
+
+
+def _check_tags(splits: Splits) -> None:
+    for example in (example for examples in splits.values() for example in examples):
+        for index, tag in enumerate(example.tags or ()):
+            if not marks_chunks(tag):
+                raise InputError(
+                    f"{example.where_is(index)}: the tag is {tag!r}, expected O, or one like B-NP that "
+                    "begins with B-, I-, E- or S-; if tags do not mark chunks, set the scheme to tokens"
+                )
+
+
+def _in_iob2(example: TaggingExample) -> TaggingExample:
+    tags = None if example.tags is None else tuple(convert(example.tags, scheme="iob2"))
+    return replace(example, tags=tags)
+
+
+def _found(counts: Counter[str], scheme: TagKind) -> str:
+    """The labels that were found, the frequent ones with their numbers."""
+    if scheme == "tokens":
+        return f"{len(counts)} tags, each scored by itself: {_listed(counts)}"
+    # A chunk of several words counts more than once: this is about the words that are learned from.
+    types = Counter[str]()
+    for tag, count in counts.items():
+        types[split_tag(tag)[1] or OUTSIDE] += count
+    return f"words by type of chunk: {_listed(types)}"
+
+
+def _listed(counts: Counter[str]) -> str:
+    shown = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(_SHOWN))
+    return shown + (f" and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else "")
+
+
+def _broken(splits: Splits, style: Scheme) -> list[str]:
+    """Where tags break their scheme, if any do."""
+    notes = []
+    for name, examples in splits.items():
+        found = [
+            (example, index) for example in examples for index in violations(example.tags or (), scheme=style)
+        ]
+        if found:
+            example, index = found[0]
+            before, tag = ("the start of the sentence", *(example.tags or ()))[index : index + 2]
+            notes.append(
+                f"{name}: {len(found):,} {_words(found)} a tag that breaks {SCHEME_NAMES[style]}, read as "
+                f"conlleval reads it; the first is at {example.where_is(index)}: {tag} after {before}"
+            )
+    return notes
+
+
+def _unseen(name: str, examples: Sequence[TaggingExample], family: Tagging) -> list[str]:
+    """Tags that cannot be predicted since they were not there to be learned."""
+    found: dict[str, list[str]] = {}
+    for example in examples:
+        for index, tag in enumerate(internal_tags(example.tags or (), family.scheme)):
+            if tag not in family.tags:
+                found.setdefault(tag, []).append(example.where_is(index))
+    places = [f"{tag} ({len(where):,}, the first at {where[0]})" for tag, where in found.items()]
+    total = [where for of_tag in found.values() for where in of_tag]
+    if not found:
+        return []
+    shown = ", ".join(places[:_SHOWN]) + (" and more" if len(places) > _SHOWN else "")
+    words = f"{len(total):,} {_words(total)} a tag that {TRAIN} lacks"
+    return [f"{name}: {words}, so that it cannot be predicted and counts as wrong: {shown}"]
+
+
+def _words(found: Sequence[object]) -> str:
+    return "word has" if len(found) == 1 else "words have"
+
+
+TreebankColumn = Literal["upos", "xpos"]
+
+DOCUMENT_START = "-DOCSTART-"
+SPLIT_WORDS = {
+    "train": ("train",),
+    "dev": ("dev", "valid", "validation", "val", "testa"),
+    "test": ("test", "testb"),
+}
+"""Names of files by split: one of these words, set off by dots or hyphens, as in eng.testa."""
+COLUMN_ENDINGS = (".txt", ".conll", ".tsv", ".bio", ".iob", ".iob2", ".bioes")
+TREEBANK_COLUMNS: dict[TreebankColumn, int] = {"upos": 3, "xpos": 4}
+NUM_TREEBANK_COLUMNS = 10
+UNKNOWN = "_"
+
+
+class Word(NamedTuple):
+    """A line that holds a word; no tag if there is no column for it."""
+
+    line: int
+    text: str
+    tag: str | None
+
+
+class Sentence(NamedTuple):
+    """Words that stand together, with their id if the file gives one."""
+
+    id: str
+    words: list[Word]
+
+
+def load_conll(
+    name: str,
+    folder: str | Path,
+    *,
+    word_column: int = 0,
+    tag_column: int = -1,
+    scheme: TagKind | None = None,
+) -> Task:
+    """Read train, dev (valid, testa) and test (testb); columns are counted from 0, or from -1 for the last.
+
+    What has labels is scored, so of CoNLL-2000, which has no dev, it is the test set, as in the paper. A file
+    without the column of the tags is predicted only.
+    """
+    paths = find_splits(Path(folder), endings=COLUMN_ENDINGS)
+    width = max(_num_columns(path) for path in paths.values())
+    for option, column in (("word_column", word_column), ("tag_column", tag_column)):
+        if not -width <= column < width:
+            raise InputError(f"{option} is {column}, but the files in {folder} have {width} columns")
+    sentences = {
+        split: list(read_columns(path, word_column=word_column % width, tag_column=tag_column % width))
+        for split, path in paths.items()
+    }
+    return _task(name, paths, sentences, scheme=scheme)
+
+
+def load_conllu(folder: str | Path, *, name: str = "conllu", column: TreebankColumn = "upos") -> Task:
+    """Read the parts of speech of a Universal Dependencies treebank: universal or the language's own."""
+    paths = find_splits(Path(folder), endings=(".conllu",))
+    sentences = {split: list(read_treebank(path, column=column)) for split, path in paths.items()}
+    return _task(name, paths, sentences, scheme="tokens")
+
+
+def find_splits(folder: Path, *, endings: Sequence[str]) -> dict[str, Path]:
+    """The file of each split that is there."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder, expected one with train{endings[0]} and others")
+    found: dict[str, Path] = {}
+    for split, words in SPLIT_WORDS.items():
+        named = [path for path in sorted(folder.iterdir()) if _is_named(path, words, endings)]
+        if len(named) > 1:
+            raise InputError(
+                f"{folder} has several files for {split}: {', '.join(p.name for p in named)}; keep one"
+            )
+        if named:
+            found[split] = named[0]
+    if not found:
+        known = ", ".join(word for words in SPLIT_WORDS.values() for word in words)
+        raise InputError(f"{folder} has no file *{endings[0]} with one of these words in its name: {known}")
+    return found
+
+
+def _is_named(path: Path, words: Sequence[str], endings: Sequence[str]) -> bool:
+    parts = re.split(r"[._-]+", path.name.lower())
+    # CoNLL-2003 names the split where others have the ending: eng.train.
+    is_kind = path.suffix in endings or (".txt" in endings and parts[-1] in words)
+    return path.is_file() and is_kind and any(part in words for part in parts)
+
+
+def read_columns(path: Path, *, word_column: int, tag_column: int) -> Iterator[Sentence]:
+    """The sentences of a column file."""
+    width = _num_columns(path)
+    words: list[Word] = []
+    for number, line in _lines(path):
+        columns = _columns(line)
+        if not columns or columns[0] == DOCUMENT_START:
+            yield from _finished(words)
+            words = []
+            continue
+        if len(columns) != width:
+            raise InputError(
+                f"{path}:{number}: {len(columns)} columns in {line!r}, expected {width} as in the first line"
+            )
+        text, tag = columns[word_column], columns[tag_column] if tag_column < width else None
+        _check_filled(path, number, text, tag)
+        words.append(Word(number, text, tag))
+    yield from _finished(words)
+
+
+def read_treebank(path: Path, *, column: TreebankColumn) -> Iterator[Sentence]:
+    """The sentences of a CoNLL-U file; multiword ranges (1-2) and empty nodes (1.1) are no words."""
+    words: list[Word] = []
+    sentence_id = ""
+    for number, line in [*_lines(path), (0, "")]:
+        if not line.strip():
+            yield from _finished(words, sentence_id)
+            words, sentence_id = [], ""
+        elif line.startswith("#"):
+            key, _, value = line[1:].partition("=")
+            sentence_id = value.strip() if key.strip() == "sent_id" else sentence_id
+        else:
+            columns = line.split("\t")
+            if len(columns) != NUM_TREEBANK_COLUMNS or not re.fullmatch(r"\d+([-.]\d+)?", columns[0]):
+                raise InputError(
+                    f"{path}:{number}: {line!r} has {len(columns)} columns between tabs, expected "
+                    f"{NUM_TREEBANK_COLUMNS} as in all CoNLL-U files, and a number in the first"
+                )
+            if columns[0].isdigit():
+                text, tag = columns[1], columns[TREEBANK_COLUMNS[column]]
+                _check_filled(path, number, text, tag)
+                words.append(Word(number, text, tag))
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """All lines, numbered. Only a line feed ends one: other ends that Unicode knows may be part of words."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InputError(
+            f"{path}:{line} is not UTF-8: convert the file, such as by iconv -f latin1 -t utf-8"
+        ) from error
+    return [(number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1)]
+
+
+def _columns(line: str) -> list[str]:
+    """Between tabs if there are any, else between blanks; none in a blank line."""
+    if not line.strip(" \t"):
+        return []
+    return line.split("\t") if "\t" in line else [column for column in line.split(" ") if column]
+
+
+def _num_columns(path: Path) -> int:
+    """Columns of the first word's line."""
+    lines = (_columns(line) for _, line in _lines(path))
+    width = next((len(columns) for columns in lines if columns and columns[0] != DOCUMENT_START), 0)
+    if not width:
+        raise InputError(f"{path} has no words, expected a word and its tag in each line")
+    return width
+
+
+def _check_filled(path: Path, number: int, text: str, tag: str | None) -> None:
+    for name, value in (("word", text), ("tag", tag)):
+        if value is not None and not value.strip(" "):
+            raise InputError(f"{path}:{number}: the {name} is empty: fill it in or remove the line")
+
+
+def _finished(words: list[Word], sentence_id: str = "") -> Iterable[Sentence]:
+    return [Sentence(sentence_id or str(words[0].line), words)] if words else []
+
+
+def _task(
+    name: str, paths: Mapping[str, Path], sentences: Mapping[str, list[Sentence]], *, scheme: TagKind | None
+) -> Task:
+    splits = {split: _examples(paths[split], found) for split, found in sentences.items()}
+    unlabelled = frozenset(split for split, examples in splits.items() if examples[0].tags is None)
+    family, splits, notes = understand_tags(splits, scheme=scheme)
+    sizes = [
+        f"{split}: {len(examples):,} sentences, {sum(len(example.words) for example in examples):,} words"
+        + (" without tags" if split in unlabelled else "")
+        for split, examples in splits.items()
+    ]
+    return Task(
+        name=name,
+        family=family,
+        splits=splits,
+        unlabelled=unlabelled,
+        main_score="f1" if family.scheme == "entities" else "accuracy",
+        notes=(*sizes, *notes),
+    )
+
+
+def _examples(path: Path, sentences: Sequence[Sentence]) -> list[TaggingExample]:
+    """Sentences as examples; a file has tags for all words or for none."""
+    words = [word for sentence in sentences for word in sentence.words]
+    if not words:
+        raise InputError(f"{path} has no words")
+    has_tags = any(word.tag not in (None, UNKNOWN) for word in words)
+    missing = next((word for word in words if word.tag == UNKNOWN), None)
+    if has_tags and missing:
+        raise InputError(f"{path}:{missing.line}: {missing.text!r} has no tag, others in the file have one")
+    repeated = [key for key, count in Counter(sentence.id for sentence in sentences).items() if count > 1]
+    if repeated:
+        raise InputError(
+            f"{path}: the id {repeated[0]!r} stands for several sentences, expected each one once"
+        )
+    return [
+        TaggingExample(
+            id=sentence.id,
+            where=f"{path}:{sentence.words[0].line}",
+            words=tuple(word.text for word in sentence.words),
+            tags=tuple(word.tag or "" for word in sentence.words) if has_tags else None,
+            lines=tuple(word.line for word in sentence.words),
+        )
+        for sentence in sentences
+    ]

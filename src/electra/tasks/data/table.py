@@ -1,0 +1,474 @@
+"""A file or folder of somebody's own data -> which table is trained on, scored on and predicted.
+
+The files of somebody's own data -> examples of every split, with labels or without.
+
+Labels and examples -> what a person should know of the data before a model is trained on it.
+
+The examples of somebody's own data -> the family that learns them, and the score that counts.
+
+Somebody's own labelled table, and what its columns mean -> a task; all that is wrong with it comes first.
+
+    config, path = read_task_file(Path("my_task.yaml"))
+    task = load_own(config, path, name="my_task", seed=0)
+
+The labels are those of the training file. Where there is no file to score on, a part of the training examples
+is held out.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from electra.errors import InputError
+from electra.tasks.data.columns import (
+    AnswerReader,
+    Cells,
+    ChoiceReader,
+    Classes,
+    Kind,
+    MultiLabelReader,
+    OwnTaskConfig,
+    Reader,
+    SimilarityReader,
+    TagReader,
+    TextReader,
+    ValueReader,
+    are_decimal,
+    in_order,
+    listed,
+    nearest,
+    read_task_file,
+)
+from electra.tasks.data.conll import understand_tags
+from electra.tasks.data.table_files import SUFFIXES, is_table, read_table, table_suffix
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
+from electra.tasks.families.family import Family
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.families.tagging import Tagging, TaggingExample, convert, marks_chunks
+from electra.tasks.task import TRAIN, Task, class_of, held_out
+
+DEV, TEST = "dev", "test"
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    TRAIN: ("train", "training"),
+    DEV: ("dev", "valid", "validation", "val", "eval"),
+    TEST: ("test",),
+}
+
+
+def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
+    """The table of each split that there is; a single file is what is trained on."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder{nearest(path.name, _names_in(path.parent))}")
+    folder = path if path.is_dir() else path.parent
+    given = {TRAIN: config.train, DEV: config.dev, TEST: config.test}
+    found = {split: _named(folder, split, name) for split, name in given.items() if name is not None}
+    if path.is_file():
+        if config.train is not None:
+            raise InputError(
+                f"train is {config.train!r}, but {path} is a file already: give its folder as data"
+            )
+        found[TRAIN] = path
+    else:
+        tables = sorted(file for file in folder.iterdir() if file.is_file() and is_table(file))
+        for split in given:
+            if split not in found and (table := _by_name(split, tables)) is not None:
+                found[split] = table
+    if TRAIN not in found:
+        raise InputError(
+            f"{path}: no table to train on, expected one with 'train' in its name and one of "
+            f"{' '.join(SUFFIXES)} (also with .gz) at its end; there are "
+            f"{listed(_names_in(path)) or 'no files'}: name the file in train"
+        )
+    return {split: found[split] for split in given if split in found}
+
+
+def _by_name(split: str, tables: list[Path]) -> Path | None:
+    """The table with the split's name among the words of its own; one that has no other word goes first."""
+    words = {table: re.split(r"[^a-z0-9]+", _stem(table)) for table in tables}
+    found = [table for table in tables if not set(_NAMES[split]).isdisjoint(words[table])]
+    exact = [table for table in found if _stem(table) in _NAMES[split]]
+    chosen = exact or found
+    if len(chosen) > 1:
+        names = listed([table.name for table in chosen])
+        raise InputError(f"{tables[0].parent}: several tables for {split}: {names}; name one in {split}")
+    return chosen[0] if chosen else None
+
+
+def _stem(table: Path) -> str:
+    return table.name.lower().removesuffix(".gz").removesuffix(table_suffix(table))
+
+
+def _named(folder: Path, split: str, name: str) -> Path:
+    if not (folder / name).is_file():
+        names = _names_in(folder)
+        raise InputError(
+            f"{split} is {name!r}: no such file in {folder}, only {listed(names)}{nearest(name, names)}"
+        )
+    return folder / name
+
+
+def _names_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+
+
+READERS: Mapping[Kind, type[Reader]] = {
+    "classification": TextReader,
+    "multi_label": MultiLabelReader,
+    "regression": ValueReader,
+    "similarity": SimilarityReader,
+    "tagging": TagReader,
+    "answering": AnswerReader,
+    "multiple_choice": ChoiceReader,
+}
+
+SECRET = "-1"
+"""What datasets of the Hugging Face Hub put in the place of a class that is kept secret."""
+
+Splits = dict[str, list[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The rows of one file that have text."""
+
+    path: Path
+    reader: Reader
+    rows: Sequence[Cells]
+    skipped: Sequence[int]
+    """Lines without text."""
+
+
+def read_rows(config: OwnTaskConfig, path: Path) -> Table:
+    """All rows with text. A row without is an error, or is left out and counted."""
+    reader = READERS[config.kind](config)
+    rows, skipped = [], []
+    for line, row in read_table(path, delimiter=config.delimiter_character, quoting=config.quoting):
+        cells = Cells(f"{path}:{line}", row)
+        empty = next((column for column in reader.text_columns if cells.has_no_text(column)), None)
+        if empty is None:
+            rows.append(cells)
+        elif config.empty == "skip":
+            skipped.append(line)
+        else:
+            raise InputError(
+                f"{cells.where}: {empty!r} is empty; mend or remove the line, or set empty to skip to leave "
+                "out all such lines"
+            )
+    if not rows:
+        raise InputError(f"{path}: no examples in it{' but empty ones' if skipped else ''}")
+    return Table(path=path, reader=reader, rows=rows, skipped=skipped)
+
+
+def needs_labels(config: OwnTaskConfig) -> bool:
+    """Whether there is nothing to learn and to score without labels."""
+    return config.kind != "similarity" or config.similarity_loss != "contrastive"
+
+
+def has_labels(table: Table, *, known: Classes | None = None) -> bool:
+    """Whether any row has a label; if so, all must. `known` are the classes of the training file."""
+    labelled = (cells for cells in table.rows if table.reader.has_label(cells))
+    if known and SECRET not in known and table.reader.config.kind == "classification":
+        return any(cells.name(table.reader.label_column) != SECRET for cells in labelled)
+    return any(True for _ in labelled)
+
+
+def require_labels(table: Table, *, known: Classes | None = None) -> None:
+    """Say so if a file that is trained or scored on has no label at all."""
+    if needs_labels(table.reader.config) and not has_labels(table, known=known):
+        column = table.reader.label_column
+        # Where the column is missing, this says which there are.
+        table.rows[0].value(column)
+        raise InputError(f"{table.path}: no line has a label in {column!r}, expected one in every line")
+
+
+def read_splits(tables: Mapping[str, Table], classes: Classes) -> tuple[Splits, frozenset[str]]:
+    """The examples of every split, and which splits have no labels: only test may be one of those."""
+    splits: Splits = {}
+    unlabelled = set()
+    for split, table in tables.items():
+        is_labelled = has_labels(table, known=classes)
+        if split != TEST:
+            require_labels(table, known=classes)
+        elif not is_labelled and needs_labels(table.reader.config):
+            unlabelled.add(split)
+        splits[split] = examples_of(table, classes=classes if is_labelled else None)
+    return splits, frozenset(unlabelled)
+
+
+def examples_of(table: Table, *, classes: Classes | None) -> list[Any]:
+    """Rows as examples, each with an id of its own; without `classes` nothing is known of them."""
+    column = table.reader.config.id
+    examples: list[Any] = []
+    places: dict[str, str] = {}
+    for cells in table.rows:
+        id = cells.where.rpartition(":")[2] if column is None else cells.name(column)
+        if id in places:
+            raise InputError(
+                f"{cells.where}: {column!r} is {id!r}, as in {places[id]}: an id may be there only once"
+            )
+        places[id] = cells.where
+        examples.append(table.reader.example(cells, id, classes=classes))
+    return examples
+
+
+IMBALANCE = 10
+"""A class that is more times larger than another is worth a word."""
+
+FEW_EXAMPLES = 10
+"""A class with fewer examples is hardly learned."""
+
+_SHOWN_LABELS = 12
+_SHOWN_LINES = 5
+
+
+def label_notes(counts: Mapping[str, int]) -> list[str]:
+    """All labels with their counts, in the given order, and what is suspicious about them."""
+    labels = list(counts)
+    notes = [f"{len(labels)} labels: {_some([f'{label} ({counts[label]:,})' for label in labels])}"]
+    largest, smallest = max(labels, key=counts.__getitem__), min(labels, key=counts.__getitem__)
+    if counts[largest] > IMBALANCE * counts[smallest]:
+        notes.append(
+            f"out of balance: {largest} has {counts[largest]:,} examples and {smallest} has "
+            f"{counts[smallest]:,}; macro_f1 counts every label the same"
+        )
+    if are_decimal(labels):
+        notes.append(
+            "the labels are decimal numbers: if they are values and not classes, set kind to regression"
+        )
+    rare = [label for label in labels if counts[label] < FEW_EXAMPLES]
+    if rare:
+        notes.append(f"fewer than {FEW_EXAMPLES} examples to learn from: {_some(rare)}")
+    return notes
+
+
+def value_notes(values: Sequence[float]) -> list[str]:
+    """The range of numbers that are to be learned."""
+    return [f"values from {min(values):g} to {max(values):g}, {fmean(values):g} on average"] if values else []
+
+
+def answer_notes(examples: Sequence[Any]) -> list[str]:
+    """Questions whose text has no answer."""
+    num_impossible = sum(example.is_impossible for example in examples)
+    return [f"{num_impossible:,} of {len(examples):,} questions have no answer"] if num_impossible else []
+
+
+def skipped_notes(path: Path, lines: Sequence[int]) -> list[str]:
+    """The lines that have no text."""
+    if not lines:
+        return []
+    shown = ", ".join(map(str, lines[:_SHOWN_LINES])) + (", ..." if len(lines) > _SHOWN_LINES else "")
+    return [f"{path}: {len(lines):,} without text skipped: line {shown}"]
+
+
+def repeated_notes(splits: Mapping[str, Sequence[Any]], content: Callable[[Any], str]) -> list[str]:
+    """Texts of train that are scored on too, and those that are labelled in more than one way."""
+    labels: defaultdict[str, set[Any]] = defaultdict(set)
+    for example in splits[TRAIN]:
+        labels[content(example)].add(getattr(example, "label", None))
+    notes = []
+    for split, examples in splits.items():
+        num_known = sum(content(example) in labels for example in examples) if split != TRAIN else 0
+        if num_known:
+            share = num_known / len(examples)
+            notes.append(
+                f"{split}: the texts of {num_known:,} examples ({share:.1%}) are in train too, which "
+                "flatters the scores"
+            )
+    if num_contradicting := sum(len(different) > 1 for different in labels.values()):
+        notes.append(f"train: {num_contradicting:,} texts are there more than once with different labels")
+    return notes
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_LABELS:,} more" if len(names) > _SHOWN_LABELS else ""
+    return ", ".join(names[:_SHOWN_LABELS]) + more
+
+
+MAX_DECIMAL_CLASSES = 50
+"""More different decimal numbers than this are values, not classes."""
+
+
+class Learned(NamedTuple):
+    """What the data turned out to be."""
+
+    family: Family[Any]
+    main_score: str
+    splits: Splits
+    notes: list[str]
+
+
+def count_labels(table: Table) -> Counter[str]:
+    """How many examples of the training file have each class, in the classes' order; empty if it has none."""
+    if not has_labels(table):
+        return Counter()
+    counts = Counter(name for cells in table.rows for name in table.reader.names(cells))
+    ordered = Counter({label: counts[label] for label in in_order(counts)})
+    _check_labels(table, ordered)
+    return ordered
+
+
+def _check_labels(table: Table, counts: Counter[str]) -> None:
+    """Whether they are classes at all, and can be told apart."""
+    config = table.reader.config
+    if config.kind == "classification" and are_decimal(counts) and len(counts) > MAX_DECIMAL_CLASSES:
+        raise InputError(
+            f"{table.path}: {config.label!r} holds {len(counts)} different decimal numbers, which are values "
+            "and not classes: set kind to regression"
+        )
+    if config.kind in ("classification", "multi_label") and len(counts) < 2:
+        raise InputError(
+            f"{table.path}: {listed(counts)} is the only label of all {len(table.rows)} examples, expected "
+            "two or more to tell apart"
+        )
+
+
+def learn_family(config: OwnTaskConfig, counts: Counter[str], splits: Splits) -> Learned:
+    """The family for all that is in the data."""
+    labels, train = tuple(counts), splits[TRAIN]
+    match config.kind:
+        case "classification":
+            family = Classification(labels, ("accuracy", "macro_f1", "mcc"))
+            return Learned(family, "accuracy", splits, label_notes(counts))
+        case "multi_label":
+            return Learned(MultiLabel(labels), "micro_f1", splits, label_notes(counts))
+        case "regression":
+            return _regression(splits)
+        case "similarity":
+            return _similarity(config, splits)
+        case "tagging":
+            tagged = understand_tags(splits)
+            main_score = "f1" if tagged.family.scheme == "entities" else "accuracy"
+            return Learned(tagged.family, main_score, tagged.splits, tagged.notes)
+        case "answering":
+            if any(example.is_impossible for examples in splits.values() for example in examples):
+                notes = answer_notes(train)
+                return Learned(QuestionAnswering(answerability="on"), "best_f1", splits, notes)
+            return Learned(QuestionAnswering(answerability="off"), "f1", splits, [])
+        case "multiple_choice":
+            return Learned(MultipleChoice(), "accuracy", splits, [])
+
+
+def check_family(config: OwnTaskConfig, family: Family[Any]) -> None:
+    """Whether a model learned the kind of thing that the columns are said to hold."""
+    expected = {"answering": QuestionAnswering.name}.get(config.kind, config.kind)
+    if family.name != expected:
+        kind = {QuestionAnswering.name: "answering"}.get(family.name, family.name)
+        raise InputError(f"kind is {config.kind}, but the model was trained for {kind}: set kind to {kind}")
+
+
+def _regression(splits: Splits) -> Learned:
+    values = [example.label for example in splits[TRAIN]]
+    if min(values) == max(values):
+        raise InputError(f"{splits[TRAIN][0].where}: {values[0]:g}, as in every line: nothing to tell apart")
+    family = Regression(low=min(values), high=max(values))
+    return Learned(family, "pearson", splits, value_notes(values))
+
+
+def _similarity(config: OwnTaskConfig, splits: Splits) -> Learned:
+    labels = [example.label for examples in splits.values() for example in examples]
+    values = [label for label in labels if label is not None]
+    highest = config.max_score or max(values, default=1.0)
+    if highest == 0:
+        raise InputError(
+            f"{splits[TRAIN][0].where}: 0, as in every line: expected pairs that are similar too"
+        )
+    family = Similarity(pooling=config.pooling, loss=config.similarity_loss, max_score=highest)
+    main_score = "mrr" if config.similarity_loss == "contrastive" else "spearman"
+    return Learned(family, main_score, splits, value_notes(values))
+
+
+def in_iob2(examples: Sequence[TaggingExample]) -> list[TaggingExample]:
+    """Sentences for a model that tags chunks, whatever scheme their tags are in."""
+    read = []
+    for example in examples:
+        for word, tag in enumerate(example.tags or ()):
+            if not marks_chunks(tag):
+                raise InputError(
+                    f"{example.where_is(word)}: the tag is {tag!r}, but the model knows O and such as B-NP"
+                )
+        tags = None if example.tags is None else tuple(convert(example.tags, scheme="iob2"))
+        read.append(replace(example, tags=tags))
+    return read
+
+
+__all__ = ["OwnTaskConfig", "load_own", "load_own_file", "read_task_file"]
+
+
+def load_own(config: OwnTaskConfig, path: Path, *, name: str, seed: int) -> Task:
+    """The task in a file, or in a folder of files for train, dev and test.
+
+    `seed` is that of the part that is held out: fine-tuning with several seeds wants the same for all.
+    """
+    tables = {split: read_rows(config, file) for split, file in find_files(config, path).items()}
+    train = tables[TRAIN]
+    require_labels(train)
+    counts = count_labels(train)
+    classes = {label: number for number, label in enumerate(counts)}
+    splits, unlabelled = read_splits(tables, classes)
+    # Before anything is held out: a rare tag or class may be there only once.
+    family, main_score, splits, notes = learn_family(config, counts, splits)
+    for table in tables.values():
+        notes += skipped_notes(table.path, table.skipped)
+    notes += [f"{tables[split].path} has no labels: predicted, not scored" for split in sorted(unlabelled)]
+    if DEV not in splits:
+        splits, note = _with_dev(train.reader, splits, seed)
+        notes.append(note)
+    notes += repeated_notes(splits, train.reader.content)
+    task = Task(
+        name=name,
+        family=family,
+        splits=splits,
+        unlabelled=unlabelled,
+        main_score=main_score,
+        notes=tuple(notes),
+    )
+    return _with_long_rows(task) if config.kind == "answering" else task
+
+
+def load_own_file(
+    config: OwnTaskConfig, path: Path, *, name: str, family: Family[Any], main_score: str, split: str = TEST
+) -> Task:
+    """One file for a model that is trained already: the model's labels count, the file need not have any."""
+    check_family(config, family)
+    table = read_rows(config, path)
+    classes = {label: number for number, label in enumerate(family.labels())}
+    is_labelled = has_labels(table, known=classes)
+    examples = examples_of(table, classes=classes if is_labelled else None)
+    if isinstance(family, Tagging) and family.scheme == "entities":
+        examples = in_iob2(examples)
+    task = Task(
+        name=name,
+        family=family,
+        splits={split: examples},
+        unlabelled=frozenset({split} if needs_labels(config) and not is_labelled else ()),
+        main_score=main_score,
+        notes=tuple(skipped_notes(path, table.skipped)),
+    )
+    return _with_long_rows(task) if config.kind == "answering" else task
+
+
+def _with_long_rows(task: Task) -> Task:
+    """As in the paper for SQuAD."""
+    return replace(task, epochs=2.0, max_length=512)
+
+
+def _with_dev(reader: Reader, splits: Splits, seed: int) -> tuple[Splits, str]:
+    """A part of train as dev, and what was done."""
+    by_class = reader.config.kind == "classification"
+    train, dev = held_out(
+        splits[TRAIN],
+        content=reader.content,
+        seed=seed,
+        share=reader.config.dev_share,
+        stratify=class_of if by_class else None,
+    )
+    note = (
+        f"no file for dev: {len(dev):,} of {len(splits[TRAIN]):,} examples are held out of train by a hash "
+        f"of their text{', the same share of each class' if by_class else ''} (seed {seed})"
+    )
+    return {TRAIN: train, DEV: dev, **{split: splits[split] for split in splits if split != TRAIN}}, note

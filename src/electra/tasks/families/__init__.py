@@ -1,0 +1,1 @@
+"""Kinds of tasks: each says everything about itself in one file."""

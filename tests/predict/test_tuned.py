@@ -1,0 +1,202 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from electra.errors import InputError
+from electra.predict.load import load
+from electra.predict.spans import windows
+from electra.predict.tasks import parts
+from electra.tasks.families.answering import AnswerExample, QuestionAnswering
+from electra.tasks.families.classification import Classification, MultiLabel, Regression
+from electra.tasks.families.family import TextExample
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.families.tagging import Tagging, TaggingExample
+from electra.tasks.inference import outputs_of, predict
+
+WHERE = {"id": "0", "where": "here"}
+FAMILIES = {
+    "classification": Classification(("bad", "fair", "good")),
+    "multi_label": MultiLabel(("red", "blue")),
+    "regression": Regression(low=1.0, high=5.0),
+}
+NOTHING = {
+    "classification": {"label": None, "probabilities": {}},
+    "multi_label": {"labels": [], "probabilities": {}},
+    "regression": {"value": None},
+}
+
+
+def predicted(tuned, *examples):
+    return predict(tuned.model, tuned.task, examples, tuned.tokenizer, max_length=tuned.max_length)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_texts_and_pairs_that_fit_are_judged_as_in_evaluation(make_tuned, family, assert_alike):
+    tuned, folder = make_tuned(FAMILIES[family])
+    model = load(folder)
+    assert model.abilities == ("embed", "classify")
+    assert model.labels == FAMILIES[family].labels()
+    texts, pairs = ["the old river", "", "music"], ["a small city", "café", ""]
+    alone = [TextExample(**WHERE, text=text) for text in texts]
+    both = [TextExample(**WHERE, text=a, text_pair=b) for a, b in zip(texts, pairs, strict=True)]
+    expected = predicted(tuned, *alone)
+    expected[1] = NOTHING[family]
+    assert_alike(model.classify(texts), expected)
+    assert_alike(model.classify(texts, pairs), predicted(tuned, *both))
+    assert model.classify([""], [" "]) == [NOTHING[family]]
+    assert model.classify([]) == []
+
+
+def test_a_long_text_gets_the_mean_of_its_windows(make_tuned, make_text):
+    tuned, folder = make_tuned(FAMILIES["classification"])
+    text = make_text(60)
+    ids = tuned.tokenizer.encode([text]).ids
+    found = windows(len(ids), room=22)
+    assert len(found) > 2
+    pieces = [tuned.tokenizer.tokens(ids[window.start : window.stop]) for window in found]
+    assert not any(token.startswith("##") for piece in pieces for token in piece[:1])
+    examples = [TextExample(**WHERE, text=tuned.tokenizer.decode(ids[w.start : w.stop])) for w in found]
+    rows = tuned.family.rows(examples, tuned.tokenizer, max_length=24)
+    outputs = outputs_of(tuned.model, tuned.task, rows, pad_id=tuned.tokenizer.pad_id)
+    mean = np.average(outputs, axis=0, weights=[window.num_judged for window in found])
+    (answer,) = load(folder).classify([text])
+    assert list(answer["probabilities"].values()) == pytest.approx(mean.tolist(), abs=1e-5)
+    assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-6)
+
+
+def test_the_end_of_a_long_text_counts(make_tuned, make_text):
+    _, folder = make_tuned(FAMILIES["regression"])
+    model = load(folder)
+    first, last = make_text(80, seed=1), make_text(20, seed=2)
+    one, other = model.classify([first, f"{first} {last}"])
+    assert one["value"] != pytest.approx(other["value"], abs=1e-4)
+    one, other = model.classify(["river", "river"], [first, f"{first} {last}"])
+    assert one["value"] != pytest.approx(other["value"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "num_windows"),
+    [
+        ((5, 5), (1, 1)),
+        ((5, 40), (1, 5)),
+        ((40, 5), (5, 1)),
+        ((40, 0), (3, 0)),
+        ((0, 40), (0, 3)),
+        ((0, 0), (0, 0)),
+    ],
+)
+def test_of_a_pair_only_the_longer_text_is_cut(lengths, num_windows):
+    found = list(parts(*lengths, max_length=20))
+    sides = [{part.first for part in found}, {part.second for part in found}]
+    for side, length, expected in zip(sides, lengths, num_windows, strict=True):
+        judged = sorted((window.judged, window.judged_stop) for window in side)
+        assert sum(stop - start for start, stop in judged) == length
+        assert len([window for window in side if window.stop]) == expected
+    for part in found:
+        num_tokens = sum(window.stop - window.start for window in part)
+        assert num_tokens + (3 if lengths[1] else 2) <= 20
+
+
+def test_two_long_texts_meet_in_all_their_windows():
+    found = list(parts(30, 30, max_length=20))
+    assert len(found) == len({part.first for part in found}) * len({part.second for part in found}) > 9
+    assert sum(part.weight for part in found) == 30 * 30
+
+
+def test_similarity_is_the_cosine(make_tuned, assert_alike):
+    for pooling in ("mean", "cls"):
+        tuned, folder = make_tuned(Similarity(pooling=pooling))
+        model = load(folder)
+        texts, pairs = ["the old river", "music"], ["a small river", "café music"]
+        examples = [TextExample(**WHERE, text=a, text_pair=b) for a, b in zip(texts, pairs, strict=True)]
+        assert_alike(model.similarity(texts, pairs), predicted(tuned, *examples))
+        cosine = np.dot(*(model.embed([text])[0] for text in (texts[0], pairs[0])))
+        assert model.similarity(texts, pairs)[0]["similarity"] == pytest.approx(cosine, abs=1e-6)
+        assert model.similarity(["", "a"], ["a", "a"]) == [
+            {"similarity": 0.0},
+            {"similarity": pytest.approx(1)},
+        ]
+
+
+def test_words_are_tagged_as_in_evaluation(make_tuned):
+    tuned, folder = make_tuned(Tagging(("ADJ", "DET", "NOUN"), "tokens"))
+    model = load(folder)
+    words = ["The", "café", "don't", "日本"]
+    (expected,) = predicted(tuned, TaggingExample(**WHERE, words=tuple(words), tags=None))
+    given, text, empty, blank = model.tag([words, "The café, (日本) ", [], " "])
+    assert [word["tag"] for word in given["words"]] == expected["tags"]
+    assert [word["text"] for word in given["words"]] == words
+    assert given["chunks"] == []
+    for answer in (given, text):
+        for word in answer["words"]:
+            assert answer["text"][word["start"] : word["end"]] == word["text"]
+    assert [word["text"] for word in text["words"]] == ["The", "café", ",", "(", "日", "本", ")"]
+    assert empty == {"text": "", "words": [], "chunks": []}
+    assert blank == {"text": " ", "words": [], "chunks": []}
+
+
+def test_chunks_lead_back_to_the_text(make_tuned, make_text):
+    _, folder = make_tuned(Tagging(("B-X", "I-X", "E-X", "S-X", "O"), "entities"))
+    text = make_text(150)
+    (answer,) = load(folder).tag([text])
+    assert len(answer["words"]) == len(text.replace("日本語", "日 本 語").split())
+    assert answer["chunks"]
+    starts = {word["start"]: word["tag"] for word in answer["words"]}
+    for chunk in answer["chunks"]:
+        assert text[chunk["start"] : chunk["end"]] == chunk["text"]
+        assert starts[chunk["start"]] == "B-X"
+        assert chunk["type"] == "X"
+    tags = [word["tag"] for word in answer["words"]]
+    assert len(answer["chunks"]) == tags.count("B-X")
+
+
+@pytest.mark.parametrize("answerability", ["on", "off"])
+def test_answers_are_those_of_evaluation(make_tuned, make_text, answerability):
+    # So that something is always answered: random weights are often in doubt.
+    family = QuestionAnswering(answerability=answerability, max_query_length=8, null_threshold=1e9)
+    tuned, folder = make_tuned(family)
+    model = load(folder)
+    questions = ["the old river was", "", "music", "a city"]
+    contexts = [make_text(90), make_text(20), " ", "The café, naïve!"]
+    found = model.answer(questions, contexts)
+    for number in (0, 3):
+        example = AnswerExample(**WHERE, question=questions[number], context=contexts[number])
+        (expected,) = predicted(tuned, example)
+        assert contexts[number][found[number]["start"] : found[number]["end"]] == found[number]["text"]
+        assert found[number]["text"] == expected["answer"]
+        assert found[number]["score"] == pytest.approx(expected["n_best"][0]["probability"], abs=1e-5)
+        if answerability == "on":
+            share = 1 / (1 + math.exp(-expected["null_odds"]))
+            assert found[number]["no_answer"] == pytest.approx(share, abs=1e-5)
+        else:
+            assert found[number]["no_answer"] is None
+    nothing = {"text": "", "start": None, "end": None, "score": 0.0, "no_answer": 1.0}
+    assert found[1] == found[2] == nothing
+
+
+def test_a_model_in_doubt_gives_no_answer(make_tuned):
+    tuned, _ = make_tuned(QuestionAnswering(answerability="on", null_threshold=-1e9))
+    _, folder = make_tuned(tuned.family)
+    (answer,) = load(folder).answer(["river"], ["the old river"])
+    assert (answer["text"], answer["start"], answer["end"]) == ("", None, None)
+    assert 0 < answer["no_answer"] < 1
+
+
+def test_a_question_is_not_cut(make_tuned, make_text):
+    _, folder = make_tuned(QuestionAnswering(answerability="off", max_query_length=8))
+    with pytest.raises(InputError, match=r"questions\[1\] has \d+ tokens, and this model reads 8"):
+        load(folder).answer(["river", make_text(20)], ["the old river"] * 2)
+
+
+def test_a_model_has_only_its_own_ability(make_tuned):
+    _, folder = make_tuned(FAMILIES["classification"])
+    model = load(folder)
+    with pytest.raises(InputError, match=r"cannot tag: it was not fine-tuned.*It can: embed, classify"):
+        model.tag(["a"])
+    with pytest.raises(InputError, match="cannot compare texts"):
+        model.similarity(["a"], ["a"])
+    with pytest.raises(InputError, match="1 texts and 2 pairs"):
+        model.classify(["a"], ["a", "b"])
+    assert dataclasses.is_dataclass(model)

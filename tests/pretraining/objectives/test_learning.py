@@ -1,0 +1,74 @@
+"""Each objective's own loss falls below what can be had without looking at the context."""
+
+import math
+
+import pytest
+
+from electra.pretraining.config import GeneratorConfig, TwoStageConfig
+from electra.pretraining.masking import MaskingConfig
+
+
+def entropy(probability: float) -> float:
+    return -sum(share * math.log(share) for share in (probability, 1 - probability))
+
+
+def trained(toy, name, steps, *, learning_rate=4e-3, **changes):
+    objective = toy.objective(name, **changes)
+    list(toy.train(objective, steps, learning_rate=learning_rate))
+    return toy.evaluate(objective)
+
+
+def majority_loss(toy, found) -> float:
+    """The best constant verdict on ordinary tokens, with the special ones known to be original."""
+    inputs = toy.inputs(512, seed=10**6)
+    ordinary = 1 - 2 * len(inputs.lengths_B) / inputs.lengths_B.sum().item()
+    return ordinary * entropy(found["replaced_fraction"] / ordinary)
+
+
+def test_electra(toy):
+    found = trained(toy, "electra", 40)
+    assert found["mlm_loss"] < 0.9 * toy.unigram_entropy
+    assert found["discriminator_loss"] < 0.7 * majority_loss(toy, found)
+    assert found["discriminator_auc"] > 0.8
+
+
+def test_mlm(toy):
+    assert trained(toy, "mlm", 30)["mlm_loss"] < 0.6 * toy.unigram_entropy
+
+
+@pytest.mark.slow
+def test_electra_15(toy):
+    """Of a hot generator's samples some are of a wrong class: those are surely replaced."""
+    found = trained(
+        toy,
+        "electra_15",
+        120,
+        learning_rate=2e-3,
+        masking=MaskingConfig(mask_prob=0.3),
+        generator=GeneratorConfig(temperature=2.0),
+    )
+    assert found["discriminator_loss"] < 0.99 * entropy(found["sampled_accuracy"])
+    assert found["discriminator_auc"] > 0.6
+
+
+def test_replace_mlm(toy):
+    found = trained(toy, "replace_mlm", 30)
+    assert found["recovery_loss"] < 0.7 * toy.unigram_entropy
+
+
+def test_all_tokens_mlm(toy):
+    """Against a gate that knows how many tokens are replaced, and a softmax that knows the unigrams."""
+    found = trained(toy, "all_tokens_mlm", 30)
+    trivial = majority_loss(toy, found) + found["replaced_fraction"] * toy.unigram_entropy
+    assert found["recovery_loss"] < 0.8 * trivial
+
+
+def test_two_stage(toy):
+    found = trained(toy, "two_stage", 60, two_stage=TwoStageConfig(first_stage_steps=12))
+    assert found["mlm_loss"] < 0.9 * toy.unigram_entropy
+    assert found["discriminator_loss"] < 0.7 * majority_loss(toy, found)
+
+
+def test_adversarial(toy):
+    found = trained(toy, "adversarial", 40)
+    assert found["discriminator_loss"] < 0.7 * majority_loss(toy, found)

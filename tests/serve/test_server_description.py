@@ -1,0 +1,105 @@
+"""The description of the API, and requests that are made up from it."""
+
+import json
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from electra.predict.load import load
+from electra.predict.model import ABILITIES
+from electra.serve.app import build_app
+from electra.serve.limits import Limits
+from electra.serve.requests import REQUESTS, RESULTS
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.classification import Classification, MultiLabel, Regression
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.families.tagging import Tagging
+from running import ask, serving
+
+KEY = "a-secret-key"
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+MODELS = {
+    "a run": (None, ["detect", "fill", "corrupt", "embed"]),
+    "classes": (Classification(("bad", "good")), ["classify"]),
+    "labels": (MultiLabel(("red", "blue")), ["classify"]),
+    "values": (Regression(low=1.0, high=5.0), ["classify"]),
+    "similarity": (Similarity(), ["similarity"]),
+    "tags": (Tagging(("B-X", "E-X", "I-X", "O", "S-X"), "entities"), ["tag"]),
+    "answers": (QuestionAnswering(answerability="on", max_query_length=8), ["answer"]),
+}
+
+
+@pytest.fixture(scope="module")
+def describe(run, make_tuned):
+    """`describe(family)`: a server of such a model, or of a run, by its address and its description."""
+
+    def serve(family):
+        folder = run if family is None else make_tuned(family)[1]
+        return serving(build_app(load(folder), limits=Limits(), key=KEY))
+
+    return serve
+
+
+def description_of(url):
+    return ask(url, "/openapi.json", X_API_Key=KEY).content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_made_up_requests_get_documented_answers(describe, model):
+    family, abilities = MODELS[model]
+    with describe(family) as url:
+        schema = schemathesis.openapi.from_dict(description_of(url))
+        schema.config.update(base_url=url)
+        seen = set()
+        for ability in abilities:
+            for mode in GenerationMode:
+
+                @settings(
+                    max_examples=30,
+                    deadline=None,
+                    derandomize=True,
+                    database=None,
+                    suppress_health_check=list(HealthCheck),
+                )
+                @given(case=schema[f"/{ability}"]["POST"].as_strategy(generation_mode=mode))
+                def check(case):
+                    response = case.call_and_validate(checks=CHECKS, headers={"X-API-Key": KEY})
+                    seen.add(response.status_code)
+
+                check()
+    assert seen >= {200, 422}
+
+
+def test_every_ability_is_described():
+    abilities = {"detect", "fill", "corrupt", "embed", *ABILITIES.values()}
+    assert set(REQUESTS) == set(RESULTS) == abilities
+
+
+def test_paths_are_those_that_the_model_has(describe):
+    with describe(None) as url:
+        paths = description_of(url)["paths"]
+    assert set(paths) == {
+        *("/health/live", "/health/ready", "/model"),
+        *("/embed", "/detect", "/fill", "/corrupt"),
+    }
+    detect = paths["/detect"]["post"]
+    assert detect["operationId"] == "detect"
+    assert set(detect["responses"]) == {"200", "401", "408", "413", "415", "422", "500", "503"}
+    assert {"HTTPBearer": []} in detect["security"]
+    assert {"APIKeyHeader": []} in detect["security"]
+    assert "security" not in paths["/health/live"]["get"]
+    assert "[MASK]" in json.dumps(paths["/fill"])

@@ -1,0 +1,390 @@
+import csv
+import json
+import re
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from electra.errors import InputError
+from electra.seeds import python_random
+from electra.tasks.data.table import OwnTaskConfig, load_own, load_own_file, read_task_file
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.families.tagging import Tagging
+from electra.tasks.inference import predict
+from electra.tasks.model import TaskModel
+
+REVIEWS = [
+    {"text": f"film {n} was {'fine' if n % 3 else 'dull'}", "label": "pn"[not n % 3]} for n in range(90)
+]
+
+
+def write(path, rows):
+    """Rows in the format that the name promises; what CSV cannot hold is joined as a person would."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def load(path, *, seed=0, **keys):
+    return load_own(OwnTaskConfig(**keys), path, name="mine", seed=seed)
+
+
+def sizes(task):
+    return {split: len(examples) for split, examples in task.splits.items()}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_one_file_gives_train_and_a_part_held_out(tmp_path, suffix):
+    task = load(write(tmp_path / f"reviews{suffix}", REVIEWS))
+    assert sizes(task) == {"train": 81, "dev": 9}
+    assert task.scored_splits == ["dev"]
+    assert task.family.labels() == ("n", "p")
+    assert Counter(example.label for example in task.examples("dev")) == {0: 3, 1: 6}
+    labels, made_dev = task.notes
+    assert labels == "2 labels: n (30), p (60)"
+    assert made_dev.startswith(
+        "no file for dev: 9 of 90 examples are held out of train by a hash of their text"
+    )
+    known = {row["text"]: row["label"] for row in REVIEWS}
+    for example in (*task.examples("train"), *task.examples("dev")):
+        assert task.family.labels()[example.label] == known[example.text]
+
+
+def test_what_is_held_out_does_not_depend_on_format_and_order(tmp_path):
+    shuffled = python_random(0, "order").sample(REVIEWS, len(REVIEWS))
+    paths = [write(tmp_path / "a.csv", REVIEWS), write(tmp_path / "b.jsonl", shuffled)]
+    first, second = ({example.text for example in load(path).examples("dev")} for path in paths)
+    assert first == second
+
+
+def test_a_folder_has_splits_and_a_test_file_without_labels_is_only_predicted(tmp_path):
+    write(tmp_path / "train.csv", REVIEWS)
+    write(tmp_path / "dev.jsonl", REVIEWS[:5])
+    write(tmp_path / "test.csv", [{"text": row["text"] + "!"} for row in REVIEWS[:7]])
+    task = load(tmp_path)
+    assert sizes(task) == {"train": 90, "dev": 5, "test": 7}
+    assert task.unlabelled == {"test"}
+    assert task.scored_splits == ["dev"]
+    assert {example.label for example in task.examples("test")} == {None}
+    assert any("test.csv has no labels: predicted, not scored" in note for note in task.notes)
+    assert any("dev: the texts of 5 examples (100.0%) are in train too" in note for note in task.notes)
+
+
+@pytest.mark.parametrize("hidden", ["", "-1", -1])
+def test_hidden_labels_are_no_labels(tmp_path, hidden):
+    write(tmp_path / "train.csv", REVIEWS)
+    write(tmp_path / "test.csv", [{**row, "label": hidden} for row in REVIEWS])
+    assert load(tmp_path).unlabelled == {"test"}
+
+
+def test_a_test_file_with_labels_is_scored(tmp_path):
+    write(tmp_path / "train.csv", REVIEWS)
+    write(tmp_path / "test.csv", REVIEWS)
+    assert load(tmp_path).scored_splits == ["dev", "test"]
+
+
+def test_minus_one_is_a_class_like_any_other_if_it_is_one_in_train(tmp_path):
+    rows = [{"text": row["text"], "label": 1 if row["label"] == "p" else -1} for row in REVIEWS]
+    write(tmp_path / "train.jsonl", rows)
+    write(tmp_path / "test.jsonl", [{"text": "only bad ones", "label": -1}])
+    task = load(tmp_path)
+    assert task.family.labels() == ("-1", "1")
+    assert task.unlabelled == frozenset()
+
+
+def test_lines_without_text_are_refused_or_skipped_and_counted(tmp_path):
+    rows = [*REVIEWS[:4], {"text": " ", "label": "p"}, *REVIEWS[4:]]
+    path = write(tmp_path / "a.csv", rows)
+    with pytest.raises(InputError, match=r"a\.csv:6: 'text' is empty; .* set empty to skip"):
+        load(path)
+    task = load(path, empty="skip")
+    assert sum(sizes(task).values()) == 90
+    assert f"{path}: 1 without text skipped: line 6" in task.notes
+
+
+def test_ids_are_the_given_ones_or_line_numbers(tmp_path):
+    rows = [{"key": f"k{n}", **row} for n, row in enumerate(REVIEWS)]
+    path = write(tmp_path / "train.csv", rows)
+    examples = [*load(path).examples("train"), *load(path).examples("dev")]
+    assert {example.id for example in examples} == {str(line) for line in range(2, 92)}
+    assert all(example.where == f"{path}:{example.id}" for example in examples)
+    assert {example.id for example in load(path, id="key").examples("dev")} < {f"k{n}" for n in range(90)}
+
+
+LONG_SENTENCES = [
+    {"tokens": ["the", f"day{n}", "was", "fine"], "tags": ["O", "I-DAY", "I-DAY", "I-MOOD"]}
+    for n in range(30)
+]
+KINDS = {
+    "classification": (Classification, "accuracy", {}, REVIEWS),
+    "pair": (
+        Classification,
+        "accuracy",
+        {"text": "a", "text_pair": "b"},
+        [{"a": f"day {n}", "b": "was fine", "label": n % 3} for n in range(30)],
+    ),
+    "multi_label": (
+        MultiLabel,
+        "micro_f1",
+        {},
+        [{"text": f"day {n}", "label": [["x", "y"], [], ["z"]][n % 3]} for n in range(30)],
+    ),
+    "regression": (Regression, "pearson", {}, [{"text": f"day {n}", "label": n / 7 - 1} for n in range(30)]),
+    "similarity": (
+        Similarity,
+        "spearman",
+        {"text_pair": "other"},
+        [{"text": f"day {n}", "other": "fine", "label": n % 5} for n in range(30)],
+    ),
+    "contrastive": (
+        Similarity,
+        "mrr",
+        {"kind": "similarity", "text_pair": "other", "similarity_loss": "contrastive"},
+        [{"text": f"day {n}", "other": f"fine {n}"} for n in range(30)],
+    ),
+    "tagging": (Tagging, "f1", {}, LONG_SENTENCES),
+    "parts_of_speech": (
+        Tagging,
+        "accuracy",
+        {"kind": "tagging", "tags": "pos"},
+        [{"tokens": row["tokens"], "pos": ["DET", "NOUN", "VERB", "ADJ"]} for row in LONG_SENTENCES],
+    ),
+    "answering": (
+        QuestionAnswering,
+        "f1",
+        {},
+        [{"question": "what", "context": f"day {n // 2} was warm", "answers": "warm"} for n in range(40)],
+    ),
+    "no_answers": (
+        QuestionAnswering,
+        "best_f1",
+        {"kind": "answering"},
+        [
+            {"question": "what", "context": f"day {n} was warm", "answers": {"text": ["warm"] * (n % 2)}}
+            for n in range(40)
+        ],
+    ),
+    "multiple_choice": (
+        MultipleChoice,
+        "accuracy",
+        {},
+        [{"prompt": f"day {n}", "choices": ["was fine", "dull"], "label": n % 2} for n in range(30)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_read_learned_and_scored(tmp_path, kind, tiny_encoder, tokenizer):
+    family, main_score, keys, rows = KINDS[kind]
+    keys = {"kind": "classification" if kind == "pair" else kind, **keys}
+    task = load(write(tmp_path / "train.jsonl", rows), **keys)
+    assert type(task.family) is family
+    assert task.main_score == main_score
+    assert sum(sizes(task).values()) == len(rows)
+    model = TaskModel(tiny_encoder, {"mine": task.family})
+    dev = task.examples("dev")
+    predictions = predict(model, "mine", dev, tokenizer, max_length=32)
+    assert next(iter(task.family.scores(dev, predictions))) == main_score
+    targets = [row.targets for row in task.family.rows(task.examples("train"), tokenizer, max_length=32)]
+    assert all(targets) or kind == "contrastive"
+
+    unlabelled = [
+        {key: value for key, value in row.items() if key not in ("label", "tags", "pos", "answers")}
+        for row in rows
+    ]
+    later = load_own_file(
+        OwnTaskConfig(**keys),
+        write(tmp_path / "new.jsonl", unlabelled),
+        name="mine",
+        family=task.family,
+        main_score=main_score,
+    )
+    assert len(predict(model, "mine", later.examples("test"), tokenizer, max_length=32)) == len(rows)
+    assert later.unlabelled == (frozenset() if kind == "contrastive" else {"test"})
+
+
+def test_labels_of_several_kinds_in_csv(tmp_path):
+    rows = [{"text": f"a {n}", "label": ("x | y", "", "z")[n % 3]} for n in range(30)]
+    task = load(write(tmp_path / "a.csv", rows), kind="multi_label")
+    assert task.family.labels() == ("x", "y", "z")
+    assert {example.label for example in task.examples("train")} == {(0, 1), (), (2,)}
+    rows = [{"text": f"a {n}", "label": n % 12} for n in range(60)]
+    labels = load(write(tmp_path / "b.csv", rows)).family.labels()
+    assert labels == tuple(str(number) for number in range(12))
+
+
+def test_chunks_are_read_in_any_scheme_and_kept_in_iob2(tmp_path):
+    rows = [
+        {"tokens": "EU rejects call", "tags": "S-ORG O S-MISC"},
+        {"tokens": "Peter B", "tags": "B-PER E-PER"},
+    ]
+    path = write(tmp_path / "a.csv", rows * 5 + [{"tokens": "x y", "tags": "O O"}])
+    task = load(path, kind="tagging")
+    tags = {example.words: example.tags for example in (*task.examples("train"), *task.examples("dev"))}
+    assert tags[("Peter", "B")] == ("B-PER", "I-PER")
+    assert tags[("EU", "rejects", "call")] == ("B-ORG", "O", "B-MISC")
+    later = load_own_file(
+        OwnTaskConfig(kind="tagging"), path, name="mine", family=task.family, main_score="f1", split="dev"
+    )
+    assert later.scored_splits == ["dev"]
+    assert later.examples("dev")[1].tags == ("B-PER", "I-PER")
+
+
+def test_all_questions_about_a_text_stay_together(tmp_path):
+    rows = [{"question": f"q{n}", "context": f"text {n // 5}", "answers": "text"} for n in range(200)]
+    task = load(write(tmp_path / "a.csv", rows), kind="answering")
+    train, dev = ({example.context for example in task.examples(split)} for split in ("train", "dev"))
+    assert not train & dev
+    assert sizes(task) == {"train": 180, "dev": 20}
+    assert (task.max_length, task.epochs) == (512, 2.0)
+
+
+def test_the_scale_of_similarity_is_that_of_the_data_or_given(tmp_path):
+    rows = [{"text": f"a {n}", "b": "c", "label": n % 4} for n in range(30)]
+    path = write(tmp_path / "a.csv", rows)
+    assert load(path, kind="similarity", text_pair="b").family.max_score == 3
+    assert load(path, kind="similarity", text_pair="b", max_score=5).family.max_score == 5
+    with pytest.raises(InputError, match=r"a\.csv:4: 'label' is 2, expected 0 to 1\.5 \(max_score\)"):
+        load(path, kind="similarity", text_pair="b", max_score=1.5)
+
+
+BAD_TRAIN = [
+    ({}, [{"body": "a", "label": 1}], r"a\.jsonl:1: no column 'text', only 'body', 'label'"),
+    ({}, [{"Text": "a", "label": 1}], r"no column 'text', .* did you mean 'Text'\?"),
+    ({}, [{"text": "a", "labels": 1}], r"a\.jsonl:1: no column 'label', .* did you mean 'labels'\?"),
+    ({}, [{"text": "a", "label": 1}, {"text": "b"}], r"a\.jsonl:2: no column 'label'"),
+    ({}, [{"text": "a", "label": 1}, {"text": "b", "label": ""}], r"a\.jsonl:2: a value of 'label' is empty"),
+    ({}, [{"text": "a", "label": ""}], r"a\.jsonl: no line has a label in 'label'"),
+    ({}, [{"text": f"{n}", "label": 1} for n in range(9)], r"a\.jsonl: '1' is the only label of all 9"),
+    ({}, [{"text": f"{n}", "label": n / 8} for n in range(60)], "60 different decimal numbers.* regression"),
+    ({}, [], r"a\.jsonl: no examples in it"),
+    ({"empty": "skip"}, [{"text": "", "label": 1}], r"a\.jsonl: no examples in it but empty ones"),
+    (
+        {"id": "n"},
+        [{"text": "a", "label": 0, "n": 1}, {"text": "b", "label": 1, "n": 1}],
+        r"a\.jsonl:2: 'n' is '1', as in .*a\.jsonl:1",
+    ),
+    (
+        {"kind": "regression"},
+        [{"text": "a", "label": "NaN"}],
+        r"a\.jsonl:1: 'label' is 'NaN', expected a number",
+    ),
+    ({"kind": "regression"}, [{"text": "a", "label": "good"}], "set kind to classification"),
+    ({"kind": "regression"}, [{"text": f"{n}", "label": 2} for n in range(9)], "2, as in every line"),
+    ({"kind": "multi_label"}, [{"text": "a", "label": ["x"]}], "'x' is the only label"),
+    ({"kind": "multi_label"}, [{"text": "a", "label": []}], "no line has a label"),
+    (
+        {"kind": "similarity", "text_pair": "b"},
+        [{"text": "a", "b": "c", "label": -1}],
+        r"a\.jsonl:1: 'label' is -1, expected 0 or more",
+    ),
+    ({"kind": "similarity", "text_pair": "b"}, [{"text": "a", "b": "c", "label": 0}], "0, as in every line"),
+    ({"kind": "similarity", "text_pair": "b"}, [{"text": "a", "b": ""}], r"a\.jsonl:1: 'b' is empty"),
+    (
+        {"kind": "tagging"},
+        [{"tokens": ["a", "b"], "tags": ["X"]}],
+        r"a\.jsonl:1: 2 words in 'tokens' but 1 tags in 'tags'",
+    ),
+    ({"kind": "tagging"}, [{"tokens": ["a", ""], "tags": ["X", "Y"]}], "'tokens' is empty"),
+    (
+        {"kind": "tagging"},
+        [{"tokens": "a b", "tags": "O O"}] * 3,
+        "all words of 3 sentences have the tag 'O'",
+    ),
+    (
+        {"kind": "answering"},
+        [{"question": "q", "context": "c", "answers": "elsewhere"}],
+        r"a\.jsonl:1: the answer 'elsewhere' is not in its text",
+    ),
+    (
+        {"kind": "multiple_choice"},
+        [{"prompt": "p", "choices": ["a", "b"], "label": 2}],
+        r"a\.jsonl:1: 'label' is '2', which names no choice",
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "rows", "message"), BAD_TRAIN)
+def test_what_cannot_be_learned_is_named_with_file_and_line(tmp_path, keys, rows, message):
+    with pytest.raises(InputError, match=message):
+        load(write(tmp_path / "a.jsonl", rows), **keys)
+
+
+@pytest.mark.parametrize(
+    ("dev", "message"),
+    [
+        (
+            [{"text": "a", "label": "P"}],
+            r"dev\.csv:2: 'label' is 'P', .* to learn: 'n', 'p'; did you mean 'p'\?",
+        ),
+        ([{"text": "a"}], r"dev\.csv:2: no column 'label', only 'text'"),
+        ([{"text": "a", "label": ""}], r"dev\.csv: no line has a label in 'label'"),
+        (
+            [{"text": "a", "label": "p"}, {"text": "b", "label": ""}],
+            r"dev\.csv:3: a value of 'label' is empty",
+        ),
+    ],
+)
+def test_what_cannot_be_scored_is_named_with_file_and_line(tmp_path, dev, message):
+    write(tmp_path / "train.csv", REVIEWS)
+    write(tmp_path / "dev.csv", dev)
+    with pytest.raises(InputError, match=message):
+        load(tmp_path)
+
+
+def test_a_file_for_a_model_must_have_its_labels_and_kind(tmp_path):
+    family = Classification(("n", "q"))
+    path = write(tmp_path / "a.csv", REVIEWS)
+    with pytest.raises(InputError, match=r"a\.csv:3: 'label' is 'p', .* to learn: 'n', 'q'"):
+        load_own_file(OwnTaskConfig(), path, name="mine", family=family, main_score="accuracy")
+    with pytest.raises(InputError, match=r"kind is regression, .* set kind to classification"):
+        load_own_file(OwnTaskConfig(kind="regression"), path, name="mine", family=family, main_score="x")
+    family = QuestionAnswering(answerability="off")
+    with pytest.raises(InputError, match="trained for answering"):
+        load_own_file(OwnTaskConfig(), path, name="mine", family=family, main_score="f1")
+
+
+def test_a_task_file_leads_to_the_task(tmp_path):
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data" / "reviews.csv", [{"body": row["text"], "mood": row["label"]} for row in REVIEWS])
+    (tmp_path / "mood.yaml").write_text("text: body\nlabel: mood\ndata: data/reviews.csv\ndev_share: 0.2\n")
+    config, path = read_task_file(tmp_path / "mood.yaml")
+    assert sizes(load_own(config, path, name="mood", seed=0)) == {"train": 72, "dev": 18}
+
+
+def test_korean_reviews_with_empty_ones(shared):
+    path = shared / "data" / "ko" / "nsmc" / "ratings_test.txt"
+    with pytest.raises(InputError, match=r"ratings_test\.txt:5748: 'document' is empty"):
+        load(path, text="document", id="id")
+    task = load(path, text="document", id="id", empty="skip")
+    train, dev = (task.examples(split) for split in ("train", "dev"))
+    assert len(train) + len(dev) == 49_997
+    assert len(dev) == pytest.approx(5000, abs=100)
+    assert {example.text for example in train}.isdisjoint(example.text for example in dev)
+    assert task.notes[0] == "2 labels: 0 (24,826), 1 (25,171)"
+    assert any("3 without text skipped: line 5748, 7901, 27099" in note for note in task.notes)
+
+
+@pytest.mark.parametrize(
+    ("folder", "keys", "expected"),
+    [
+        ("ko/korsts", {"kind": "regression", "label": "score"}, {"train": 5749, "dev": 1500, "test": 1379}),
+        ("ja/jsts", {"kind": "similarity"}, {"train": 12451, "dev": 1457, "test": 1589}),
+    ],
+)
+def test_korean_and_japanese_pairs(shared, folder, keys, expected):
+    task = load(shared / "data" / folder, text="sentence1", text_pair="sentence2", **keys)
+    assert sizes(task) == expected
+    assert task.unlabelled == frozenset()
+    assert re.match("values from 0 to 5, 2", task.notes[0])

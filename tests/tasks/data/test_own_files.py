@@ -1,0 +1,65 @@
+import pytest
+
+from electra.errors import InputError
+from electra.tasks.data.columns import OwnTaskConfig
+from electra.tasks.data.table import find_files
+
+
+def found(folder, *names, path=None, **keys):
+    for name in names:
+        (folder / name).touch()
+    splits = find_files(OwnTaskConfig(**keys), folder if path is None else folder / path)
+    return {split: file.name for split, file in splits.items()}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"train": "train.csv", "dev": "dev.csv", "test": "test.csv"},
+        {"train": "train.jsonl.gz", "dev": "valid.jsonl", "test": "test.parquet"},
+        {"train": "sts-train.tsv", "dev": "sts-dev.tsv", "test": "sts-test.tsv"},
+        {"train": "train-v1.3.json", "dev": "valid-v1.3.json", "test": "test-v1.3.json"},
+        {"train": "ratings_train.txt", "test": "ratings_test.txt"},
+        {"train": "train-00000-of-00001.parquet", "dev": "validation-00000-of-00001.parquet"},
+        {"train": "Training.CSV", "dev": "My.Eval.csv"},
+    ],
+)
+def test_splits_are_found_by_the_words_of_their_names(tmp_path, names):
+    assert found(tmp_path, *names.values(), "README.md", "latest.csv", "constrained.csv") == names
+
+
+def test_the_bare_name_goes_before_longer_ones(tmp_path):
+    assert found(tmp_path, "train.csv", "train_old.csv", "dev.csv") == {
+        "train": "train.csv",
+        "dev": "dev.csv",
+    }
+
+
+def test_named_files_go_before_found_ones(tmp_path):
+    names = found(tmp_path, "train.csv", "test.csv", "a.csv", "b.csv", train="a.csv", dev="b.csv")
+    assert names == {"train": "a.csv", "dev": "b.csv", "test": "test.csv"}
+
+
+def test_where_one_is_named_others_do_not_confuse(tmp_path):
+    assert found(tmp_path, "train-1.csv", "train-2.csv", train="train-2.csv") == {"train": "train-2.csv"}
+
+
+def test_a_single_file_is_trained_on_and_others_may_be_named_beside_it(tmp_path):
+    assert found(tmp_path, "all.csv", "test.csv", "dev.csv", path="all.csv") == {"train": "all.csv"}
+    assert found(tmp_path, path="all.csv", dev="dev.csv") == {"train": "all.csv", "dev": "dev.csv"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"path": "trian-1.csv"}, r"trian-1\.csv: no such file or folder; did you mean 'train-1\.csv'\?"),
+        ({}, r"several tables for train: 'train-1\.csv', 'train-2\.csv'; name one in train"),
+        ({"train": "train-3.csv"}, r"train is 'train-3\.csv': no such file in .* did you mean 'train-"),
+        ({"path": "train-1.csv", "train": "train-2.csv"}, "is a file already"),
+        ({"path": "inner"}, r"inner: no table to train on.* there are no files"),
+    ],
+)
+def test_what_is_not_there_is_named(tmp_path, keys, message):
+    (tmp_path / "inner").mkdir()
+    with pytest.raises(InputError, match=message):
+        found(tmp_path, "train-1.csv", "train-2.csv", **keys)

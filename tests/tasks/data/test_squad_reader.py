@@ -1,0 +1,140 @@
+import gzip
+import json
+
+import pytest
+
+from electra.errors import InputError
+from electra.tasks.data.squad import Answer, read_questions
+
+CONTEXT = "Oslo is in Norway, and Oslo is a city."
+
+
+def squad(tmp_path, *questions, context=CONTEXT):
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": list(questions)}]}]}))
+    return path
+
+
+def asked(text="Norway", start=11, id="q1", **facts):
+    return {"id": id, "question": "Where?", "answers": [{"text": text, "answer_start": start}]} | facts
+
+
+def test_squad(tmp_path):
+    path = squad(tmp_path, asked(), asked(id="q2", is_impossible=False))
+    (example, other), rest = (found := read_questions([path], purpose="learn")).examples, found
+    assert (example.id, example.question, example.context) == ("q1", "Where?", CONTEXT)
+    assert example.answers == (Answer("Norway", 11),)
+    assert example.where == f"{path}, article 1, paragraph 1, question q1"
+    assert other.context is example.context  # one text in memory, however many questions
+    assert (rest.num_moved, rest.num_unlocated) == (0, 0)
+
+
+def test_an_answer_elsewhere_is_put_to_its_first_place(tmp_path):
+    for start in (3, -15, 1000):
+        found = read_questions([squad(tmp_path, asked("Oslo", start))], purpose="learn")
+        assert found.examples[0].answers == (Answer("Oslo", 0),)
+        assert found.num_moved == 1
+    later = read_questions([squad(tmp_path, asked("Oslo", 23))], purpose="learn")
+    assert later.examples[0].answers == (Answer("Oslo", 23),)
+    assert later.num_moved == 0
+
+
+def test_an_answer_that_is_nowhere(tmp_path):
+    path = squad(tmp_path, asked("Sweden", 11))
+    with pytest.raises(InputError, match=r"paragraph 1, question q1: the answer 'Sweden' does not occur"):
+        read_questions([path], purpose="learn")
+    found = read_questions([path], purpose="score")
+    assert found.examples[0].answers == (Answer("Sweden", None),)
+    assert found.num_unlocated == 1
+
+
+def mrqa(path, *lines):
+    open_file = gzip.open if path.suffix == ".gz" else open
+    with open_file(path, "wt", encoding="utf-8") as file:
+        for line in ({"header": {"dataset": "NewsQA"}}, *lines):
+            file.write(json.dumps(line) + "\n")
+    return path
+
+
+def detected(spans, answers=("Norway",), qid="q1"):
+    found = [{"text": "NORWAY", "char_spans": spans, "token_spans": [[3, 3]]}]
+    question = {"qid": qid, "question": "Where?", "answers": list(answers), "detected_answers": found}
+    return {"context": CONTEXT, "qas": [question]}
+
+
+@pytest.mark.parametrize("name", ["dev.jsonl", "dev.jsonl.gz"])
+def test_mrqa(name, tmp_path):
+    path = mrqa(tmp_path / name, detected([[11, 16]], ["Norway", "Kingdom of Norway"]))
+    (example,) = read_questions([path], purpose="learn").examples
+    assert example.id == "q1"
+    assert example.where == f"{path}, line 2, question q1"
+    # The end is the last character; what the text does not hold counts when it is scored.
+    assert example.answers == (Answer("Norway", 11), Answer("Kingdom of Norway", None))
+
+
+@pytest.mark.parametrize("span", [[11, 99], [12, 11], [-1, 3], [1], ["1", 2]])
+def test_mrqa_spans_outside_of_the_text(span, tmp_path):
+    path = mrqa(tmp_path / "train.jsonl", detected([span]))
+    with pytest.raises(InputError, match=r"line 2, question q1: char_spans has .* of 38 characters"):
+        read_questions([path], purpose="learn")
+
+
+def test_ids_are_given_once_over_all_files(tmp_path):
+    path = squad(tmp_path, asked())
+    other = mrqa(tmp_path / "more.jsonl", detected([[11, 16]]))
+    with pytest.raises(InputError, match=r"more.jsonl, line 2, question q1: .* twice, first in .*file.json"):
+        read_questions([path, other], purpose="learn")
+
+
+BAD_QUESTIONS = [
+    ({"question": "Where?", "answers": []}, ": no 'id'; it has 'question', 'answers'"),
+    ({"id": "q1", "answers": []}, "question q1: no 'question'"),
+    (asked(question=" \n"), "question q1: question is empty"),
+    (asked(question=7), "question q1: question is '7', expected a string"),
+    (asked(text=""), "question q1: text is empty"),
+    (asked(start="11"), "answer_start is '11', expected a whole number"),
+    (asked(answers=None), "answers is 'None', expected a list"),
+    (asked(answers=["Norway"]), "an answer is 'Norway', expected an object"),
+    (asked(answers=[]), "question q1: no answer to learn from"),
+    (asked(is_impossible=True), "is_impossible is true, but it has answers"),
+    (asked(is_impossible="no"), "is_impossible is 'no', expected true or false"),
+    (asked(question="Where\ud800?"), "question holds half a character"),
+    ("Where?", "a question is 'Where\\?', expected an object"),
+]
+
+
+@pytest.mark.parametrize(("question", "message"), BAD_QUESTIONS, ids=[row[1] for row in BAD_QUESTIONS])
+def test_bad_questions_are_named(question, message, tmp_path):
+    path = squad(tmp_path, question)
+    with pytest.raises(InputError, match=f"file.json, article 1, paragraph 1.*{message}"):
+        read_questions([path], purpose="learn")
+
+
+BAD_FILES = [
+    ("{", "not readable JSON"),
+    ("[]", "expected an object"),
+    ("{}", "no 'data'"),
+    ('{"data": []}', "no questions"),
+    ('{"data": [{"title": "x"}]}', "article 1: no 'paragraphs'; it has 'title'"),
+    ('{"data": [{"paragraphs": [{"qas": []}]}]}', "paragraph 1: no 'context'"),
+    ('{"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}', "paragraph 1: context is empty"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_FILES)
+def test_bad_files_are_named(content, message, tmp_path):
+    path = tmp_path / "file.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=f"file.json.*{message}"):
+        read_questions([path], purpose="score")
+
+
+def test_bad_lines_are_named(tmp_path):
+    path = tmp_path / "file.jsonl"
+    path.write_text('{"header": {}}\n\n{"context"\n')
+    with pytest.raises(InputError, match=r"file.jsonl, line 3 is not readable JSON"):
+        read_questions([path], purpose="score")
+    broken = tmp_path / "file.jsonl.gz"
+    broken.write_bytes(gzip.compress(b'{"header": {}}\n' * 1000)[:-10])
+    with pytest.raises(InputError, match=r"file.jsonl.gz cannot be read"):
+        read_questions([broken], purpose="score")

@@ -1,0 +1,53 @@
+import inspect
+import json
+
+import pytest
+
+from electra.errors import InputError
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.families.table import FAMILIES, build_family, describe_family
+from electra.tasks.families.tagging import Tagging
+
+# Each with no value at its default.
+EXAMPLES = [
+    Classification(("no", "yes"), ("mcc", "f1")),
+    MultiLabel(("red", "green", "blue")),
+    MultipleChoice(),
+    QuestionAnswering(
+        head="plain",
+        answerability="off",
+        max_query_length=10,
+        doc_stride=20,
+        max_answer_length=5,
+        beam_size=3,
+        n_best_size=4,
+        null_threshold=1.5,
+    ),
+    Regression(low=-1.0, high=7.0, metrics=("spearman",)),
+    Similarity(pooling="cls", loss="cosent", temperature=0.1, max_score=4.0),
+    Tagging(("O", "S-LOC"), "entities"),
+]
+
+
+@pytest.mark.parametrize("family", EXAMPLES, ids=lambda family: family.name)
+def test_a_family_comes_back_from_json(family):
+    facts = describe_family(family)
+    again = build_family(json.loads(json.dumps(facts)), where="here")
+    assert type(again) is type(family)
+    assert describe_family(again) == facts
+    assert again.labels() == family.labels()
+    # A new argument of a constructor must not be forgotten here.
+    assert facts["settings"].keys() == (
+        inspect.signature(type(family)).parameters.keys() - {"args", "kwargs"}
+    )
+
+
+def test_all_families_are_known():
+    assert {type(family) for family in EXAMPLES} == set(FAMILIES.values())
+
+
+def test_an_unknown_family_is_named():
+    with pytest.raises(InputError, match=r"config\.json: family is 'poetry', expected one of classification"):
+        build_family({"family": "poetry", "settings": {}}, where="config.json")
