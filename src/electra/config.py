@@ -1,19 +1,24 @@
-"""Command line and YAML file -> one frozen dataclass, every key checked.
+"""Command line, YAML file or Python values -> one frozen dataclass, every key checked.
 
-A config is a dataclass beside what it configures. `parse` gives each the same interface:
-`--key value`, `--group.key value`, `--config file.yaml`, `--print_config`, `--help`.
+A config is a dataclass beside what it configures. `read` gives each the same command line: `--key value`,
+`--group.key value`, `--config file.yaml`, `--print_config`, `--help`; `collect` takes the same keys as Python
+values. Both return what was *given*, which `Given.config` lays over defaults that may depend on it:
+
+    the dataclass's defaults  <  defaults for what was given (the paper's)  <  file  <  command line or keyword
 """
 
 import argparse
 import dataclasses
 import difflib
 import json
+import os
 import re
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jsonargparse
 
@@ -22,35 +27,133 @@ from electra.errors import InputError
 Config = TypeVar("Config")
 Value = TypeVar("Value")
 
+_CONFIG, _PRINT_CONFIG = "config", "--print_config"
+
 # The docstring below a field becomes its --help.
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Given(Generic[Config]):
+    """The keys somebody gave for a config, each with a valid value."""
+
+    config_class: type[Config]
+    values: Mapping[str, Any]
+    """Dotted key -> value; keys that were not given are missing."""
+    prog: str
+    help: str
+    """Where the person who gave them finds all keys."""
+    print_option: str | None = None
+    """`--print_config`, if it was on the command line."""
+
+    def config(self, defaults: Mapping[str, Any] | None = None) -> Config:
+        """The whole config: what was given over `defaults` (dotted keys) over the class's own defaults.
+
+        If `--print_config` was given, prints the config instead and exits, as `--help` does.
+        """
+        return self._build(defaults or {}, prints=self.print_option is not None)
+
+    def draft(self) -> Config:
+        """The config as far as it is known before defaults that depend on what was given."""
+        return self._build({}, prints=False)
+
+    def changed(self, values: Mapping[str, Any]) -> "Given[Config]":
+        """The same with some keys replaced."""
+        return dataclasses.replace(self, values={**self.values, **self._checked_values(values)})
+
+    def _build(self, defaults: Mapping[str, Any], *, prints: bool) -> Config:
+        parser = _parser(self.config_class, self.prog)
+        whole = self._checked(lambda: parser.parse_object({**defaults, **self.values}))
+        if prints:
+            parser.parse_args([self.print_option], namespace=whole)
+        parts = self._checked(lambda: parser.instantiate(whole))
+        values = {key: value for key, value in vars(parts).items() if key != _CONFIG}
+        return self._checked(lambda: self.config_class(**values))
+
+    def _checked_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        parser = _parser(self.config_class, self.prog)
+        plain = _plain(self.config_class, values)
+        return _flat(self._checked(lambda: parser.parse_object(plain, defaults=False)))
+
+    def _checked(self, read: Callable[[], Value]) -> Value:
+        return _checked(read, self.config_class, help=self.help)
+
+
 def parse(config_class: type[Config], arguments: Sequence[str], *, prog: str) -> Config:
     """Read a command line into `config_class`; an InputError names the key and the nearest valid one."""
-    parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False, allow_abbrev=False)
-    parser.add_argument("--config", action="config", help="YAML file with any of the keys below.")
-    parser.add_class_arguments(config_class)
+    return read(config_class, arguments, prog=prog).config()
+
+
+def read(config_class: type[Config], arguments: Sequence[str], *, prog: str) -> Given[Config]:
+    """What a command line and the files it names give."""
+    parser, help = _parser(config_class, prog), f"see '{prog} --help'"
     words = _join_lists(config_class, arguments)
+    prints = [word for word in words if word.partition("=")[0] == _PRINT_CONFIG]
+    words = [word for word in words if word not in prints]
     # Read by itself first, so that a mistake in a file is reported with the file's name.
     for path in _config_files(words):
-        _checked(partial(parser.parse_path, path), config_class, prog, where=f"{path}: ")
-    parts = _checked(lambda: parser.instantiate(parser.parse_args(words)), config_class, prog)
-    values = {key: value for key, value in vars(parts).items() if key != "config"}
-    return _checked(lambda: config_class(**values), config_class, prog)
+        _checked_file(parser, path, config_class, help=help)
+    found = _checked(lambda: parser.parse_args(words, defaults=False), config_class, help=help)
+    return Given(
+        config_class=config_class,
+        values=_flat(found),
+        prog=prog,
+        help=help,
+        print_option=prints[-1] if prints else None,
+    )
 
 
-def _checked(read: Callable[[], Value], config_class: type[Any], prog: str, where: str = "") -> Value:
-    try:
-        return read()
-    except (argparse.ArgumentError, ValueError, TypeError, OSError) as error:
-        known = [name for name, _ in _fields(config_class)]
-        raise InputError(f"{where}{_explain(str(error), known)} (see '{prog} --help')") from error
+def collect(
+    config_class: type[Config],
+    values: Mapping[str, Any],
+    *,
+    prog: str,
+    file: str | os.PathLike[str] | None = None,
+) -> Given[Config]:
+    """What Python values give, over those of a YAML file.
+
+    Groups are mappings, `train={"steps": 10}`, or instances of the group's class, of which the fields that
+    differ from their defaults count. None means not given, except inside a mapping.
+    """
+    help = f"see help({prog})"
+    nothing = Given(config_class=config_class, values={}, prog=prog, help=help)
+    in_file: dict[str, Any] = {}
+    if file is not None:
+        parser = _parser(config_class, prog)
+        in_file = _flat(_checked_file(parser, os.fspath(file), config_class, help=help))
+    named = {key: value for key, value in values.items() if value is not None}
+    return dataclasses.replace(nothing, values=in_file).changed(named)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A config as plain values, for a manifest or a YAML file."""
     return dataclasses.asdict(config)
+
+
+def _parser(config_class: type[Any], prog: str) -> jsonargparse.ArgumentParser:
+    parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False, allow_abbrev=False)
+    parser.add_argument(f"--{_CONFIG}", action="config", help="YAML file with any of the keys below.")
+    parser.add_class_arguments(config_class)
+    return parser
+
+
+def _flat(found: jsonargparse.Namespace) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key != _CONFIG}
+
+
+def _checked(read: Callable[[], Value], config_class: type[Any], *, help: str, where: str = "") -> Value:
+    try:
+        return read()
+    except (argparse.ArgumentError, ValueError, TypeError, OSError) as error:
+        known = [*_groups(config_class), *(name for name, _ in _fields(config_class))]
+        raise InputError(f"{where}{_explain(str(error), known)} ({help})") from error
+
+
+def _checked_file(
+    parser: jsonargparse.ArgumentParser, path: str, config_class: type[Any], *, help: str
+) -> jsonargparse.Namespace:
+    read = partial(parser.parse_path, path, defaults=False)
+    return _checked(read, config_class, help=help, where=f"{path}: ")
 
 
 def _fields(config_class: type[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -64,9 +167,17 @@ def _fields(config_class: type[Any], prefix: str = "") -> Iterator[tuple[str, An
             yield name, kind
 
 
+def _groups(config_class: type[Any]) -> set[str]:
+    return {name.rpartition(".")[0] for name, _ in _fields(config_class)} - {""}
+
+
+def _lists(config_class: type[Any]) -> set[str]:
+    return {name for name, kind in _fields(config_class) if typing.get_origin(kind) is list}
+
+
 def _join_lists(config_class: type[Any], arguments: Sequence[str]) -> list[str]:
     """Let a person type `--corpus a b c` where jsonargparse wants `--corpus=["a", "b", "c"]`."""
-    lists = {f"--{name}" for name, kind in _fields(config_class) if typing.get_origin(kind) is list}
+    lists = {f"--{name}" for name in _lists(config_class)}
     joined: list[str] = []
     rest = list(arguments)
     while rest:
@@ -85,8 +196,46 @@ def _join_lists(config_class: type[Any], arguments: Sequence[str]) -> list[str]:
 
 
 def _config_files(words: Sequence[str]) -> list[str]:
-    after = [value for option, value in pairwise(words) if option == "--config"]
-    return after + [word.removeprefix("--config=") for word in words if word.startswith("--config=")]
+    after = [value for option, value in pairwise(words) if option == f"--{_CONFIG}"]
+    return after + [
+        word.removeprefix(f"--{_CONFIG}=") for word in words if word.startswith(f"--{_CONFIG}=")
+    ]
+
+
+def _plain(config_class: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Python values as a YAML file would have them, by dotted key: paths as strings, one item as a list."""
+    lists, groups = _lists(config_class), _groups(config_class)
+    found: dict[str, Any] = {}
+
+    def add(key: str, value: Any) -> None:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = _changes(value)
+        if isinstance(value, Mapping):
+            for name, item in value.items():
+                add(f"{key}.{name}" if key else name, item)
+        elif key in groups:
+            raise InputError(f"{key} is {value!r}, expected a mapping such as {{'key': value}}")
+        elif isinstance(value, os.PathLike | str):
+            found[key] = [os.fspath(value)] if key in lists else os.fspath(value)
+        elif isinstance(value, list | tuple):
+            found[key] = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in value]
+        else:
+            found[key] = value
+
+    add("", values)
+    return found
+
+
+def _changes(config: Any) -> dict[str, Any]:
+    """The fields of a config that differ from their defaults."""
+    changes = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        make = field.default_factory
+        default = field.default if make is dataclasses.MISSING else make()
+        if value != default:
+            changes[field.name] = value
+    return changes
 
 
 _UNKNOWN_KEY = (

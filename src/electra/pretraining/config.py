@@ -1,29 +1,35 @@
-"""The name of a size -> the encoder, and the paper's values for everything that goes with the size.
+"""Keys of `electra pretrain` -> what is pre-trained, how, on what and where, checked.
 
-Names and numbers -> what is pre-trained and how, checked.
-
-One page for all objectives: a value that belongs to one of them only stands in that objective's own group.
+One class for all objectives: a value that belongs to one objective only stands in that objective's group.
+Keys that nobody gave have the paper's values for the size of the model (`paper_defaults`).
 """
 
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from electra.config import Given
 from electra.errors import InputError
 from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, Position
 from electra.pretraining.masking import MaskingConfig
 from electra.pretraining.sampling import Sampling
+from electra.train.checkpoint import CheckpointConfig
+from electra.train.engine import ResumeConfig
+from electra.train.health import HealthConfig
+from electra.train.schedule import TrainConfig
+from electra.train.session import LogConfig
 
 Size = Literal["tiny", "small", "base", "large"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A named size, and what differs from it; a value that is not given is the size's."""
+    """A size of the paper, and where the encoder differs from it."""
 
     size: Size = "small"
-    """Names all values below, and batch size, steps, learning rate, warm-up, masking, generator width."""
+    """Sets the default of every key below, and of batch size, steps, learning rate, warm-up, mask_prob and
+    generator width."""
     embedding_size: int | None = None
     """Width of the embedding tables."""
     hidden_size: int | None = None
@@ -37,13 +43,14 @@ class ModelConfig:
     max_position_embeddings: int | None = None
     """Longest sequence, in tokens."""
     position_embedding_type: Position | None = None
-    """How order is seen: learned table (the paper's), rotated queries and keys, or a bias to near tokens."""
+    """How the encoder knows the order of tokens: a learned table (the paper's), rotated queries and keys, or
+    a bias towards near tokens."""
     dropout: float | None = None
     """Dropout of hidden states and of attention weights."""
     initializer_range: float | None = None
-    """Standard deviation of the first weights; the paper's 0.02 is little for widths far below 768."""
+    """Standard deviation of the initial weights; the paper's 0.02 is small for widths far below 768."""
     layer_norm_eps: float | None = None
-    """Added to the variance in every layer norm."""
+    """Added to the variance in every layer norm, for numerical stability."""
 
     def encoder(self, *, vocab_size: int) -> EncoderConfig:
         """All sizes of the encoder."""
@@ -57,8 +64,8 @@ class ModelConfig:
             raise InputError(f"model: {error}") from error
 
 
-# The paper's table; tiny is for tests and first steps. Warm-up is a fraction, so that it fits other budgets:
-# at the paper's number of steps it is the paper's 10,000 steps.
+# The paper's table; tiny is for tests and first steps. Warm-up is a fraction, so that it suits any budget:
+# of the paper's number of steps it is the paper's 10,000 steps.
 _COLUMNS = ("train.learning_rate", "train.batch_size", "train.steps", "masking.mask_prob")
 _PAPER: dict[Size, tuple[float, ...]] = {
     "tiny": (1e-3, 64, 10_000, 0.15),
@@ -70,11 +77,10 @@ _WARMUP_STEPS: dict[Size, int] = {"tiny": 500, "small": 10_000, "base": 10_000, 
 
 
 def paper_values(size: Size) -> dict[str, float]:
-    """Dotted key -> the value that the paper gives with this size."""
+    """Dotted key -> the value that the paper uses with this size."""
     values = dict(zip(_COLUMNS, _PAPER[size], strict=True))
     return {
         **values,
-        "train.warmup_steps": 0,
         "train.warmup_fraction": _WARMUP_STEPS[size] / values["train.steps"],
         "generator.width": GENERATOR_WIDTH[size],
     }
@@ -96,24 +102,26 @@ Sharing = Literal["embeddings", "none", "all", "disentangled"]
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorConfig:
-    """The network that proposes tokens, and how a proposal is drawn from it."""
+    """The network that proposes replacements, and how they are sampled from it."""
 
     kind: GeneratorKind = "mlm"
-    """Small masked language model, all tokens alike, tokens as often as in the corpus, or two towers."""
+    """A small masked language model, tokens at random (uniform), tokens as frequent as in the corpus
+    (unigram), or the two towers of Electric."""
     width: float = 0.25
-    """Hidden size, feed-forward size and heads as a fraction of the discriminator's."""
+    """Hidden size, feed-forward size and number of heads, as a fraction of the discriminator's."""
     depth: float = 1.0
-    """Layers as a fraction of the discriminator's."""
+    """Number of layers, as a fraction of the discriminator's."""
     sharing: Sharing = "embeddings"
-    """One set of embeddings for both, one each, one whole encoder, or the generator's plus a delta."""
+    """What generator and discriminator share: embeddings, nothing, the whole encoder, or the generator's
+    embeddings plus a difference that the discriminator learns (disentangled)."""
     sampling: Sampling = "categorical"
-    """Draw a token from the generator's distribution, or always take its most probable one."""
+    """Sample a token from the generator's distribution, or always take the most probable one."""
     temperature: float = 1.0
-    """The generator's logits are divided by it before a token is drawn."""
+    """Divides the generator's logits before a token is sampled."""
     correct_token: Literal["allowed", "forbidden"] = "allowed"
-    """Whether the token that stood there may be drawn."""
+    """Whether the original token may be sampled."""
     sampling_dropout: Literal["on", "off"] = "on"
-    """Draw from the training pass itself, as the original, or from a second pass without dropout."""
+    """Sample from the training pass itself, as the original does, or from a second pass without dropout."""
 
     def __post_init__(self) -> None:
         for key in ("width", "depth", "temperature"):
@@ -126,7 +134,7 @@ class GeneratorConfig:
 
     @property
     def draws_as_is(self) -> bool:
-        """Whether tokens are drawn from the very distribution that the loss is computed with."""
+        """Whether tokens are sampled from the same distribution that the loss is computed with."""
         return (self.sampling, self.temperature, self.correct_token) == ("categorical", 1, "allowed")
 
 
@@ -137,7 +145,7 @@ class TwoStageConfig:
     first_stage_steps: int = 500_000
     """Steps that train the generator; all later ones train the discriminator."""
     discriminator_start: Literal["generator", "fresh"] = "generator"
-    """The discriminator's encoder begins as a copy of the generator's, or from its own initial weights."""
+    """Start the discriminator's encoder as a copy of the generator's, or from its own initial weights."""
 
     def __post_init__(self) -> None:
         if self.first_stage_steps < 1:
@@ -148,12 +156,12 @@ class TwoStageConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AdversarialConfig:
-    """What a reward is compared with before the generator follows it."""
+    """The baseline that the generator's reward is compared with."""
 
     baseline: Literal["learned", "moving"] = "learned"
-    """The reward expected at the position, read from the generator's hidden state, or a moving average."""
+    """The reward predicted from the generator's hidden state at the position, or a moving average."""
     baseline_decay: float = 0.99
-    """Part of the moving average that is kept from step to step."""
+    """Share of the moving average that is kept from step to step."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.baseline_decay < 1:
@@ -167,18 +175,18 @@ class PretrainConfig:
     """What is learned from the corpus; the defaults are the paper's ELECTRA."""
 
     objective: ObjectiveName = "electra"
-    """What the encoder learns by."""
+    """What the encoder is trained to do."""
     masking: MaskingConfig = field(default_factory=MaskingConfig)
     generator: GeneratorConfig = field(default_factory=GeneratorConfig)
     generator_weight: float = 1.0
     """Weight of the generator's loss."""
     discriminator_weight: float = 50.0
-    """Weight of the loss of telling replaced from original tokens (the paper's λ)."""
+    """Weight of the discriminator's loss (the paper's λ)."""
     recovery_weight: float = 1.0
-    """Weight of the loss of naming original tokens, in replace_mlm and all_tokens_mlm."""
+    """Weight of the loss for recovering original tokens, in replace_mlm and all_tokens_mlm."""
     output_bias: Literal["zero", "frequencies"] = "zero"
-    """Last biases of the heads at the start: zero as in the original, or such that they know how frequent
-    tokens and replacements are."""
+    """Initial output biases of the heads: zero as in the original, or the frequencies of tokens and
+    replacements."""
     two_stage: TwoStageConfig = field(default_factory=TwoStageConfig)
     adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
 
@@ -187,6 +195,54 @@ class PretrainConfig:
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{key} is {value}, expected 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainRunConfig(PretrainConfig):
+    """A pre-training run. Keys that are not given have the paper's values for the size of the model."""
+
+    data: str = ""
+    """Folder made by `electra prepare`."""
+    out: str = ""
+    """Run folder. Run the same command again to resume the run."""
+    seed: int = 0
+    """Seed for all randomness: weights, order of rows, masks, samples, dropout."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    valid_rows: int = 2048
+    """Most held-out rows to use in an evaluation."""
+    health: HealthConfig = field(default_factory=HealthConfig)
+    resume: ResumeConfig = field(default_factory=ResumeConfig)
+    max_restarts: int = 0
+    """How often to restart from the last checkpoint after a crash."""
+    dry_run: bool = False
+    """Check everything, take one step, and print what the run will need, without writing anything."""
+
+    def require_folders(self) -> None:
+        """Refuse a run that does not say where its data is and where its results go."""
+        if not self.data or not (self.out or self.dry_run):
+            raise InputError("give --data DIR and --out RUN (see 'electra pretrain --help')")
+
+
+FREE_KEYS = (
+    *("data", "out", "checkpoint", "resume", "max_restarts", "dry_run"),
+    *("log.log_every", "log.trackers"),
+)
+"""Keys that may change between two sittings of a run. Whether the data is the same is told by its hash."""
+
+
+def paper_defaults(given: Given[Any]) -> dict[str, float]:
+    """The paper's values for the size that was given, without those that another key makes void."""
+    values = paper_values(given.values.get("model.size", ModelConfig.size))
+    if given.values.get("train.max_time") or given.values.get("train.max_tokens"):
+        # Another budget was chosen than a number of steps.
+        del values["train.steps"]
+    if given.values.get("train.warmup_steps"):
+        # Of two warm-ups the longer one would win.
+        del values["train.warmup_fraction"]
+    return values
 
 
 def _expect_positive(key: str, value: float) -> None:

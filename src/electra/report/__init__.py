@@ -1,1 +1,29 @@
 """Run folders -> pictures and pages: reads files only, knows nothing of how they were made."""
+
+from pathlib import Path
+
+from electra import files
+from electra.errors import InputError, import_extra
+
+
+def write_report(folder: Path) -> str:
+    """Write report.html into a finished run or fine-tuning: where it is, or why it was not written.
+
+    A report is an extra of a training that may have taken days: nothing that is wrong with it is an error.
+    """
+    try:
+        import_extra("matplotlib", extra="report")
+        # These import matplotlib, so only now.
+        from electra.report.finetune import SCORES, write_finetune_report
+        from electra.report.page import page
+        from electra.report.runs import ReportError, read_runs
+    except InputError as error:
+        return f"not written: {error}"
+    try:
+        if (folder / SCORES).is_file():
+            return str(write_finetune_report(folder))
+        html, path = page(read_runs([folder])).encode(), folder / "report.html"
+        files.write_file(path, lambda file: file.write(html))
+    except (ReportError, OSError) as error:
+        return f"not written: {error}"
+    return str(path)

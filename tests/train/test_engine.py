@@ -3,7 +3,7 @@ import math
 import pytest
 
 from electra.errors import InputError
-from electra.train.resume import ResumeConfig, check_same_run, flatten, plain, read_choices
+from electra.train.engine import ResumeConfig, check_same_run, flatten, plain, read_choices
 
 SAVED = {
     "dataset_sha256": "aaa",

@@ -1,0 +1,271 @@
+"""A run config -> data, objective, optimizer and loop -> a trained run folder.
+
+`build` puts the parts of a run together and touches no file but the data's. `pretrain` also trains to the end
+of the budget and writes RUN/final, a folder for each encoder. `first_step` is the dry run.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from electra import config, files
+from electra.errors import InputError
+from electra.model.cost import activation_bytes
+from electra.model.encoder import Encoder
+from electra.model.sizes import EncoderConfig
+from electra.pretraining import cost
+from electra.pretraining.config import FREE_KEYS, PretrainRunConfig
+from electra.pretraining.export import export_networks
+from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
+from electra.pretraining.objectives import build_objective
+from electra.pretraining.objectives.protocol import Objective
+from electra.pretraining.step import FIXED_SET_SEED, FixedSet, PretrainProblem, Share
+from electra.text import tokenizer as tokenizers
+from electra.text.batches import Batches
+from electra.text.rows import Rows
+from electra.text.tokenizer import Tokenizer
+from electra.train.devices import saved_bytes
+from electra.train.distributed import World
+from electra.train.engine import Engine, check_same_run, plain, write_description
+from electra.train.loop import Step, training_steps
+from electra.train.optim import build_optimizer
+from electra.train.state import TrainState, copy_weights
+
+FINAL = "final"
+_PROBE_ROWS = 4
+_NUM_EXAMPLES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What a run reads: rows to train on, held-out rows, and the tokenizer that made them."""
+
+    folder: Path
+    rows: Rows
+    valid_rows: Rows
+    tokenizer: Tokenizer
+    tokens: TokenFacts
+
+    @classmethod
+    def read(cls, folder: Path) -> "Data":
+        """Open a folder made by `electra prepare`."""
+        rows, tokenizer = Rows(folder), tokenizers.load(folder / "tokenizer")
+        continues = torch.from_numpy(tokenizer.continues_word())
+        counts = folder / "token_counts.npy"
+        tokens = TokenFacts(
+            vocab_size=tokenizer.vocab_size,
+            mask_id=tokenizer.mask_id,
+            special_ids=(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id),
+            continues_word_V=continues if continues.any() else None,
+            counts_V=torch.from_numpy(np.load(counts, allow_pickle=False)) if counts.is_file() else None,
+        )
+        return cls(
+            folder=folder, rows=rows, valid_rows=Rows(folder, "valid"), tokenizer=tokenizer, tokens=tokens
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining:
+    """A run put together, before or after its training."""
+
+    settings: PretrainRunConfig
+    data: Data
+    engine: Engine
+    objective: Objective
+    make_objective: Callable[[], Objective]
+    """The same objective with its initial weights, neither compiled nor spread over processes."""
+    problem: PretrainProblem
+    state: TrainState
+    facts: dict[str, Any]
+    """What every checkpoint says of the run: config, hashes of data and tokenizer, choices."""
+
+
+def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
+    """Put a run together: data, objective, problem, optimizer."""
+    data = Data.read(Path(settings.data))
+    encoder = settings.model.encoder(vocab_size=data.tokens.vocab_size)
+    if encoder.max_position_embeddings < data.rows.seq_length:
+        raise InputError(
+            f"{data.folder} has rows of {data.rows.seq_length} tokens, the model takes "
+            f"{encoder.max_position_embeddings}: set --model.max_position_embeddings {data.rows.seq_length}"
+        )
+    make_objective = partial(
+        build_objective,
+        settings,
+        encoder,
+        data.tokens,
+        seq_length=data.rows.seq_length,
+        seed=settings.seed,
+    )
+    objective = make_objective(device=engine.device)
+    engine.set_recomputation(objective)
+    micro_batch = engine.micro_batch(lambda: bytes_per_row(objective, data.rows, engine.device))
+    problem = build_problem(settings, engine, data, encoder, objective, micro_batch=micro_batch)
+    # After the problem: with fsdp, wrapping the objective has replaced its weights.
+    optimizer = build_optimizer(settings.train, objective.named_parameters())
+    return Pretraining(
+        settings=settings,
+        data=data,
+        engine=engine,
+        objective=objective,
+        make_objective=make_objective,
+        problem=problem,
+        state=engine.state(objective, optimizer),
+        facts={
+            "config": plain(config.to_dict(settings)),
+            "dataset_sha256": files.sha256(data.folder / files.MANIFEST),
+            "tokenizer_sha256": data.tokenizer.content_hash,
+            "choices": engine.choices(micro_batch=micro_batch),
+        },
+    )
+
+
+def build_problem(
+    settings: PretrainRunConfig,
+    engine: Engine,
+    data: Data,
+    encoder: EncoderConfig,
+    objective: Objective,
+    *,
+    micro_batch: int,
+) -> PretrainProblem:
+    """What the loop minimises, evaluates and shows."""
+    world, device, seed = engine.world, engine.device, settings.seed
+    num_valid = min(settings.valid_rows, len(data.valid_rows))
+    valid_size = min(settings.train.batch_size, num_valid - num_valid % world.size)
+    valid = fixed_set = None
+    if valid_size:
+        valid = Batches(data.valid_rows, seed=seed, batch_size=valid_size)
+        fixed_set = FixedSet.of(
+            Batches(data.valid_rows, seed=FIXED_SET_SEED, batch_size=valid_size),
+            data.tokens,
+            num_held_out=len(data.valid_rows),
+            rank=world.rank,
+            world_size=world.size,
+            device=device,
+        )
+    return PretrainProblem(
+        objective=objective,
+        module=engine.wrap(
+            objective, idle_weights=settings.objective == "two_stage", methods=("suspicion",)
+        ),
+        train=Batches(data.rows, seed=seed, batch_size=settings.train.batch_size),
+        valid=valid,
+        num_valid=num_valid // valid_size if valid_size else 0,
+        seed=seed,
+        share=Share(rank=world.rank, world_size=world.size, micro_batch=micro_batch),
+        device=device,
+        flops_per_token=cost.flops_per_token(settings, encoder, length=data.rows.seq_length),
+        add=world.add,
+        tokens=data.tokenizer.tokens,
+        fixed_set=fixed_set,
+    )
+
+
+def bytes_per_row(objective: Objective, rows: Rows, device: torch.device) -> float:
+    """Bytes that a forward pass keeps for its backward pass, for each row."""
+    inputs = Inputs.from_batch(Batches(rows, seed=0, batch_size=_PROBE_ROWS)[0])
+    random = StepRandom(seed=0, step=0, num_rows=_PROBE_ROWS)
+    masked = objective.mask(inputs, random).to(device)
+    with saved_bytes() as total:
+        objective.train()(inputs.to(device), random, masked=masked)
+    # Where layers are recomputed, torch does not count the inputs that it keeps for that.
+    recomputed = sum(
+        activation_bytes(
+            part.config,
+            rows=1,
+            length=rows.seq_length,
+            number_size=4,
+            attention="plain",
+            recomputes_layers=True,
+        )
+        for part in objective.modules()
+        if isinstance(part, Encoder) and part.recomputes_layers
+    )
+    return recomputed + total[0] / _PROBE_ROWS
+
+
+def pretrain(settings: PretrainRunConfig, world: World, device: torch.device) -> Pretraining:
+    """Train to the end of the budget, from wherever the run folder stands, and write the encoders."""
+    out = Path(settings.out)
+    engine = Engine.choose(settings.train, world, device, run=out)
+    run = build(settings, engine)
+    with engine.holding(out):
+        peak = engine.peak()
+        engine.session(
+            out,
+            state=run.state,
+            problem=run.problem,
+            budget=settings.train.budget,
+            log=settings.log,
+            checkpoint=settings.checkpoint,
+            health=settings.health,
+            facts=run.facts,
+            check_facts=lambda saved: check_same_run(
+                saved, run.facts, settings.resume, free_keys=FREE_KEYS
+            ),
+            on_start=lambda: write_description(
+                out,
+                config.to_dict(settings),
+                choices=run.facts["choices"],
+                gemm_peak_flops=peak,
+                parameters=cost.parameters_by_part(run.objective),
+                flops_per_token=run.problem.flops_per_token,
+            ),
+            peak=peak,
+        ).run()
+        weights = run.state.tensors()["model"]
+        if world.writes:
+            write_final(run, weights, out / FINAL)
+    return run
+
+
+def write_final(run: Pretraining, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Write the encoders with the tokenizer, into a folder that appears when it is whole."""
+    # The objective in training may be spread over processes and compiled: a plain one takes its weights.
+    objective = run.make_objective()
+    copy_weights(weights, objective, where="the trained model")
+    with files.appearing_whole(folder) as unfinished:
+        obstacles = export_networks(objective, unfinished)
+        for part in obstacles:
+            run.data.tokenizer.save(unfinished / part)
+        facts = {
+            "kind": "model",
+            "step": run.state.step,
+            "encoder": run.objective.encoder_name,
+            "obstacles": obstacles,
+            "seq_length": run.data.rows.seq_length,
+            **{key: run.facts[key] for key in ("config", "dataset_sha256")},
+        }
+        files.write_manifest(unfinished, facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstStep:
+    """What one step in memory tells of a run."""
+
+    step: Step
+    kept_bytes: float
+    """What the rows worked on at once keep for the backward pass."""
+    seconds_left: float
+    """Of the whole run at the speed of this step."""
+    samples: list[dict[str, Any]]
+    """Held-out rows as both networks see them."""
+
+
+def first_step(run: Pretraining) -> FirstStep:
+    """Take one step without writing anything."""
+    problem, micro_batch = run.problem, run.facts["choices"]["micro_batch"]
+    kept_bytes = micro_batch * bytes_per_row(run.objective, run.data.rows, run.engine.device)
+    loop = run.engine.loop(run.settings.train.budget)
+    step = next(training_steps(run.state, problem, loop, run.engine.world))
+    samples = problem.samples()[:_NUM_EXAMPLES]
+    problem.close()
+    left = loop.budget.seconds_left(steps=1, seconds=step.seconds, tokens=step.tokens)
+    return FirstStep(step=step, kept_bytes=kept_bytes, seconds_left=left, samples=samples)

@@ -1,0 +1,245 @@
+"""A training config -> the device, precision and processes it runs with, and the session that trains.
+
+What pre-training and fine-tuning share: everything between "these are the model, the data and the loss" and
+`train.session`, which takes the steps. It also holds what makes a run folder one run: config.yaml and
+environment.json, the choices that a run made when it began (such as its precision) and keeps when it is
+resumed, and the check that a command continues a run rather than starting another one in its folder.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+import electra
+from electra import files
+from electra.errors import InputError
+from electra.model.encoder import Encoder, Layer
+from electra.train import devices
+from electra.train.checkpoint import CheckpointConfig
+from electra.train.devices import DeviceName, Precision
+from electra.train.distributed import World
+from electra.train.health import HealthConfig
+from electra.train.loop import LoopConfig, Problem
+from electra.train.schedule import Budget, TrainConfig
+from electra.train.session import LogConfig, Session
+from electra.train.state import TrainState
+
+CONFIG, ENVIRONMENT, LOCK = "config.yaml", "environment.json", ".lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeConfig:
+    """What may differ from the run that is resumed."""
+
+    allow_changes: list[str] = field(default_factory=list)
+    """Keys whose values may have changed since the run began, such as train.steps, or `all`."""
+
+
+@contextmanager
+def joined(device: DeviceName) -> Iterator[tuple[World, torch.device]]:
+    """This process's place among the processes that torchrun started, connected to them, and its device."""
+    world = World.from_environment()
+    devices.set_up_allocator()
+    chosen = devices.choose_device(device, local_rank=world.local_rank)
+    with world.joined(chosen):
+        yield world, chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What trains a model: processes, their device, and the precision of its matrix products."""
+
+    train: TrainConfig
+    world: World = field(default_factory=World)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: Precision = "fp32"
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    """Choices that the run made when it began; they hold for as long as the config says auto."""
+
+    @classmethod
+    def choose(
+        cls, train: TrainConfig, world: World, device: torch.device, *, run: Path | None = None
+    ) -> "Engine":
+        """The engine for a config; a run folder that has begun keeps the choices it made."""
+        kept = {} if run is None else read_choices(run)
+        kept = {key: value for key, value in kept.items() if getattr(train, key, None) == "auto"}
+        precision = devices.choose_precision(kept.get("precision", train.precision), device, world)
+        return cls(train=train, world=world, device=device, precision=precision, kept=kept)
+
+    def micro_batch(self, bytes_per_row: Callable[[], float]) -> int:
+        """Rows that each process works on at once."""
+        return devices.choose_micro_batch(
+            self.kept.get("micro_batch", self.train.micro_batch),
+            share=self.train.batch_size // self.world.size,
+            bytes_per_row=bytes_per_row,
+            device=self.device,
+        )
+
+    def set_recomputation(self, model: nn.Module) -> None:
+        """Let the encoders keep their activations or compute them again, as the config says."""
+        for part in model.modules():
+            if isinstance(part, Encoder):
+                part.recomputes_layers = self.train.checkpoint_activations
+
+    def wrap(self, model: nn.Module, *, idle_weights: bool, methods: Iterable[str] = ()) -> nn.Module:
+        """The model with its encoders compiled and its gradients summed over processes, as the config says.
+
+        `idle_weights`: some weights may have no gradient in a step. `methods`: what is called beside forward.
+        """
+        if self.train.compile != "off":
+            for part in model.children():
+                if isinstance(part, Encoder):
+                    # One graph for all lengths: one each would take minutes, and torch gives up after eight.
+                    part.compile(mode=self.train.compile, dynamic=True)
+        layers = [part for part in model.modules() if isinstance(part, Layer)]
+        return self.world.wrap(
+            model, self.train.parallel, layers=layers, idle_weights=idle_weights, methods=methods
+        )
+
+    def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
+        """The state before the first step."""
+        scaler = torch.amp.GradScaler(self.device.type) if self.precision == "fp16" else None
+        return TrainState(model=model, optimizer=optimizer, scaler=scaler)
+
+    def loop(self, budget: Budget) -> LoopConfig:
+        """How steps are taken."""
+        return LoopConfig(
+            schedule=self.train,
+            clip_norm=self.train.clip_norm,
+            budget=budget,
+            device=self.device,
+            precision=self.precision,
+        )
+
+    def choices(self, **more: Any) -> dict[str, Any]:
+        """What was decided for this machine, to be kept by the run."""
+        return {"device": self.device.type, "precision": self.precision, **more}
+
+    def peak(self) -> float:
+        """Measured FLOP/s of one process's matrix products; 0 where nobody will ask for it."""
+        return devices.gemm_speed(self.device, self.precision) if self.world.writes else 0.0
+
+    @contextmanager
+    def holding(self, folder: Path) -> Iterator[None]:
+        """Make the folder and keep other commands out of it."""
+        if not self.world.writes:
+            self.world.barrier()
+            yield
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        busy = f"{folder} is in use by another process: wait for it, or choose another --out"
+        with files.locked(folder / LOCK, busy=busy):
+            self.world.barrier()
+            yield
+
+    def session(
+        self,
+        folder: Path,
+        *,
+        state: TrainState,
+        problem: Problem,
+        budget: Budget,
+        log: LogConfig,
+        checkpoint: CheckpointConfig,
+        health: HealthConfig,
+        facts: Mapping[str, Any],
+        check_facts: Callable[[Mapping[str, Any]], None],
+        on_start: Callable[[], None],
+        peak: float,
+    ) -> Session:
+        """What trains from where the folder stands to the end of the budget; only one process describes it."""
+        return Session(
+            folder=folder,
+            state=state,
+            problem=problem,
+            loop=self.loop(budget),
+            log=log,
+            checkpoint=checkpoint,
+            health=health,
+            world=self.world,
+            facts=facts,
+            check_facts=check_facts,
+            on_start=on_start if self.world.writes else lambda: None,
+            peak=peak * self.world.size,
+        )
+
+
+def write_description(
+    out: Path, settings: Mapping[str, Any], *, choices: Mapping[str, Any], **facts: Any
+) -> None:
+    """Write config.yaml, which repeats the run, and environment.json: the machine, choices and facts."""
+    write_config(out, settings)
+    environment = {
+        **devices.describe_machine(),
+        "electra": electra.__version__,
+        "command": sys.argv,
+        "choices": dict(choices),
+        **facts,
+    }
+    files.write_json(out / ENVIRONMENT, environment)
+
+
+def write_config(out: Path, settings: Mapping[str, Any]) -> None:
+    """Write config.yaml, which `--config` reads."""
+    text = yaml.safe_dump(dict(settings), sort_keys=False)
+    files.write_file(out / CONFIG, lambda file: file.write(text.encode()))
+
+
+def read_choices(run: Path) -> dict[str, Any]:
+    """What a run chose for itself when it began (precision, micro-batch); nothing if it has not begun."""
+    path = run / ENVIRONMENT
+    choices = files.read_json(path).get("choices", {}) if path.is_file() else {}
+    assert isinstance(choices, dict)
+    return choices
+
+
+def check_same_run(
+    saved: Mapping[str, Any], asked: Mapping[str, Any], config: ResumeConfig, *, free_keys: Sequence[str]
+) -> None:
+    """Refuse to resume with other data, another tokenizer, or a changed config that was not allowed."""
+    for key, what in (("dataset_sha256", "data"), ("tokenizer_sha256", "tokenizer")):
+        if saved[key] != asked[key]:
+            raise InputError(
+                f"the run began with another {what}: its checkpoint has {saved[key]}, --data has "
+                f"{asked[key]}; give the {what} of the run, or another --out"
+            )
+    before, now = dict(flatten(saved["config"])), dict(flatten(asked["config"]))
+    changed = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    allowed = partial(_is_under, prefixes=config.allow_changes)
+    refused = [key for key in changed if not _is_under(key, free_keys) and not allowed(key)]
+    if refused and "all" not in config.allow_changes:
+        lines = [f"{key}: {before.get(key)} -> {now.get(key)}" for key in refused]
+        raise InputError(
+            "\n  ".join(["the config differs from that of the run in", *lines])
+            + f"\nto continue with it: --resume.allow_changes {' '.join(refused)}\n"
+            "to start a new run: another --out"
+        )
+
+
+def _is_under(key: str, prefixes: Sequence[str]) -> bool:
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with its dotted key."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def plain(value: Any) -> Any:
+    """A config as JSON can hold it: infinite numbers become strings."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
