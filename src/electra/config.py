@@ -4,7 +4,7 @@ A config is a dataclass beside what it configures. `read` gives each the same co
 `--group.key value`, `--config file.yaml`, `--print_config`, `--help`; `collect` takes the same keys as Python
 values. Both return what was *given*, which `Given.config` lays over defaults that may depend on it:
 
-    the dataclass's defaults  <  defaults for what was given (the paper's)  <  file  <  command line or keyword
+    the class's defaults  <  defaults for what was given (the paper's)  <  file  <  command line or keyword
 """
 
 import argparse
@@ -16,7 +16,6 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
@@ -51,21 +50,21 @@ class Given(Generic[Config]):
 
         If `--print_config` was given, prints the config instead and exits, as `--help` does.
         """
-        return self._build(defaults or {}, prints=self.print_option is not None)
+        return self._build(defaults or {}, options=[self.print_option] if self.print_option else [])
 
     def draft(self) -> Config:
         """The config as far as it is known before defaults that depend on what was given."""
-        return self._build({}, prints=False)
+        return self._build({})
 
     def changed(self, values: Mapping[str, Any]) -> "Given[Config]":
         """The same with some keys replaced."""
         return dataclasses.replace(self, values={**self.values, **self._checked_values(values)})
 
-    def _build(self, defaults: Mapping[str, Any], *, prints: bool) -> Config:
+    def _build(self, defaults: Mapping[str, Any], *, options: Sequence[str] = ()) -> Config:
         parser = _parser(self.config_class, self.prog)
         whole = self._checked(lambda: parser.parse_object({**defaults, **self.values}))
-        if prints:
-            parser.parse_args([self.print_option], namespace=whole)
+        if options:
+            parser.parse_args(options, namespace=whole)
         parts = self._checked(lambda: parser.instantiate(whole))
         values = {key: value for key, value in vars(parts).items() if key != _CONFIG}
         return self._checked(lambda: self.config_class(**values))
@@ -152,7 +151,10 @@ def _checked(read: Callable[[], Value], config_class: type[Any], *, help: str, w
 def _checked_file(
     parser: jsonargparse.ArgumentParser, path: str, config_class: type[Any], *, help: str
 ) -> jsonargparse.Namespace:
-    read = partial(parser.parse_path, path, defaults=False)
+    def read() -> jsonargparse.Namespace:
+        found: jsonargparse.Namespace = parser.parse_path(path, defaults=False)
+        return found
+
     return _checked(read, config_class, help=help, where=f"{path}: ")
 
 
@@ -197,9 +199,7 @@ def _join_lists(config_class: type[Any], arguments: Sequence[str]) -> list[str]:
 
 def _config_files(words: Sequence[str]) -> list[str]:
     after = [value for option, value in pairwise(words) if option == f"--{_CONFIG}"]
-    return after + [
-        word.removeprefix(f"--{_CONFIG}=") for word in words if word.startswith(f"--{_CONFIG}=")
-    ]
+    return after + [word.removeprefix(f"--{_CONFIG}=") for word in words if word.startswith(f"--{_CONFIG}=")]
 
 
 def _plain(config_class: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,6 +79,13 @@ def prepare_small(folder: Path, *, seed: int) -> Path:
     return folder / "data"
 
 
+@pytest.fixture(autouse=True)
+def no_reports(monkeypatch):
+    """Pages take seconds each: only what fixtures of a session or module make has them."""
+    for verb in ("pretrain", "finetune"):
+        monkeypatch.setattr(f"electra.run.{verb}.write_report", lambda folder: "not written: this is a test")
+
+
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     """Small runs on small data."""

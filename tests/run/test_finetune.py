@@ -14,8 +14,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from electra import cli
-from electra.run.finetune import prepare, read_settings
+from electra import cli, config
+from electra.tasks.config import FinetuneConfig
+from electra.tasks.finetuning import jobs
 from electra.tasks.folders import load_model
 from electra.tasks.step import FinetuneProblem
 from electra.train.distributed import World
@@ -291,7 +292,8 @@ def test_the_saved_config_does_the_same_again(tuned, tmp_path):
 )
 def test_what_is_not_given_is_the_papers(model, data, words, expected):
     words = [f"--model={model}", "--task=sst2", f"--data={data}", "--dry_run=true", *words]
-    job = prepare(words, read_settings(words), World(), torch.device("cpu"))
+    given = config.read(FinetuneConfig, words, prog="electra finetune")
+    (job,) = jobs(given, World(), torch.device("cpu"))
     train = job.settings.train
     assert {key: getattr(train, key) for key in expected} == expected
 

@@ -128,7 +128,7 @@ def test_a_step_can_be_counted_anew(checkpoint, runs, tmp_path):
         (["--from", "transformers", "P", "--out", "D", "--vocab", "V"], "for TensorFlow"),
         (["--from", "tensorflow", "P", "Q", "--out", "D"], "names 2 checkpoints"),
         (["--from", "tensorflow", "P", "--out", "D", "--run", "R"], "go together"),
-        (["--from", "tensorflow", "P", "--out", "D", "--step", "1"], "about a run"),
+        (["--from", "tensorflow", "P", "--out", "D", "--step", "1"], "--run RUN"),
         (["--from", "tensorflow", "P", "--out", "D", "--step", "-1"], "step is -1"),
     ],
 )
@@ -141,10 +141,10 @@ def test_words_that_do_not_fit(words, reason, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        (["train.steps=16"], r"come to step 16.*train\.steps"),
+        (["train.steps=16"], r"step 16.*train\.steps"),
         (["train.steps=20", "train.optimizer=adamw"], "leave it at adam_as_google"),
         (["train.steps=20", "model.num_hidden_layers=3"], "change the networks"),
-        (["train.stepps=20"], "does not take the keys"),
+        (["train.stepps=20"], "train.stepps.*did you mean 'train.steps'"),
     ],
 )
 def test_runs_that_cannot_go_on(keys, reason, checkpoint, runs, tmp_path):

@@ -3,13 +3,16 @@ import json
 
 import pytest
 
+from electra import config
 from electra.errors import InputError
-from electra.run.plan import PlanConfig, main, make_plan, read_settings
-from electra.run.pretrain import PretrainRunConfig
+from electra.pretraining.config import PretrainRunConfig
+from electra.pretraining.plan import PlanConfig, make_plans
+from electra.run.plan import main
 
 
 def plan_of(*arguments):
-    return make_plan(read_settings(arguments))
+    (only,) = make_plans(config.read(PlanConfig, arguments, prog="electra plan"))
+    return only
 
 
 def printed(capsys, *arguments):
@@ -79,7 +82,7 @@ def test_a_micro_batch_that_fits_is_found():
 def test_this_machine_is_measured(capsys):
     out = printed(capsys, "--model.size", "tiny", "--train.steps", "10", "--probe_seconds", "0.05")
     assert "1 x this" in out
-    assert "no price is given" in out
+    assert "--price_per_hour" in out
     assert "50.0% of the speed measured here" in out
 
 
@@ -92,7 +95,7 @@ def test_the_table_says_what_it_rests_on(capsys, tmp_path):
         "Assumptions",
         "of its 16-bit peak",
         "keep 90% of their speed",
-        "costs 3 an hour",
+        "costs 3 per hour",
     ):
         assert words in out
     (plan,) = json.loads(file.read_text())["plans"]
@@ -115,7 +118,7 @@ def test_what_fits_into_a_budget(capsys, budget, tmp_path):
 
 def test_a_budget_too_small_for_everything_says_so(capsys):
     out = printed(capsys, "--hardware", "A100", "--budget_time", "1s")
-    assert "Take tiny: nothing larger comes nearer to a sixteenth" in out
+    assert "electra pretrain --model.size tiny" in out
 
 
 def test_a_file_of_a_run_can_be_given(tmp_path):

@@ -1,15 +1,13 @@
-"""transformers' ways to fine-tune a classifier -> the seconds of their steps: a loop, and its Trainer.
+"""Our fine-tuning step beside transformers': a classifier of short texts, with the lengths of SST-2.
 
-Our fine-tuning step beside transformers': a classifier of short texts, with the lengths of SST-2.
-
-    ours      the engine of `electra finetune`, on the very batches that the others get
-    grouped   the same with batches of texts of like length, as `electra finetune` makes them
+    ours      `electra finetune` itself, on the same batches as the others
+    grouped   the same with batches of texts of similar length, as `electra finetune` makes them
     plain     transformers' ElectraForSequenceClassification in a loop: fp32, AdamW, batches in random order,
               padded to their longest text
     bf16      the same under bf16 autocast
     trainer   transformers' Trainer with its defaults, where accelerate is installed
 
-All have the same encoder, examples, learning rate, decay and clipping. The tokens are random: speed does not
+All use the same encoder, examples, learning rate, decay and clipping. The tokens are random: speed does not
 depend on them.
 """
 
@@ -32,6 +30,7 @@ from electra.bench.turns import (
     Contest,
     Step,
     Turn,
+    bench_engine,
     chosen,
     encoder_products,
     engine_step,
@@ -41,20 +40,18 @@ from electra.bench.turns import (
 from electra.errors import InputError, import_extra
 from electra.model import names
 from electra.model.encoder import Encoder, initialise
-from electra.model.names import layer_depth
 from electra.model.sizes import EncoderConfig
 from electra.seeds import numpy_generator, torch_generator
 from electra.tasks.batches import TaskTurns, TrainBatches, collate
+from electra.tasks.config import EpochTrainConfig
 from electra.tasks.data.glue import load_glue
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import TaskRow, TextExample
+from electra.tasks.finetuning import build
 from electra.tasks.model import TaskModel
-from electra.tasks.step import FinetuneProblem, Share
 from electra.tasks.task import TRAIN
 from electra.text.tokenizer import TokenizerConfig, train
 from electra.train import devices
-from electra.train.optim import OptimizerConfig, build_optimizer
-from electra.train.state import TrainState
 
 LEARNING_RATE, CLIP_NORM, WEIGHT_DECAY = 3e-4, 1.0, 0.01
 """The same for all who fine-tune."""
@@ -143,6 +140,7 @@ def trainer_turn(sizes: EncoderConfig, rows: Sequence[TaskRow], *, batch_size: i
 CONTESTANTS = ("ours", "grouped", "plain", "bf16", "trainer")
 _TASK = "sst2"
 _LAYER_DECAY = 0.8
+_NUM_STEPS = 10_000
 _MEAN_LENGTH, _LONGEST = 13.3, 66
 """Of SST-2's training texts in tokens, special ones included."""
 _FIRST_WORD = 5
@@ -250,29 +248,26 @@ class RandomOrder(TrainBatches):
 
 
 def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
-    """The engine, from rows to updated weights."""
-    devices.set_up_allocator()
-    device = torch.device("cpu")
+    """`electra finetune`, from rows to updated weights."""
     config = sizes(settings)
     encoder = Encoder(config)
     initialise(encoder, std=config.initializer_range, generator=torch_generator(0, "bench"))
-    model = TaskModel(encoder, {_TASK: Classification(("negative", "positive"))})
-    problem = FinetuneProblem(
-        model=model,
-        module=model,
-        train=TaskTurns({_TASK: batches}, seed=0),
-        held_out=[],
+    engine = bench_engine(
+        EpochTrainConfig(
+            steps=_NUM_STEPS,
+            batch_size=settings.batch_size,
+            learning_rate=LEARNING_RATE,
+            warmup_fraction=0.0,
+            layer_decay=_LAYER_DECAY,
+            clip_norm=CLIP_NORM,
+            weight_decay=WEIGHT_DECAY,
+        )
+    )
+    problem, state = build(
+        TaskModel(encoder, {_TASK: Classification(("negative", "positive"))}),
+        TaskTurns({_TASK: batches}, seed=0),
+        engine,
         seed=0,
-        share=Share(),
-        device=device,
         tokenizer=train(["a text"], TokenizerConfig(vocab_size=256)),
-        flops_per_token=1.0,
     )
-    optimizer = build_optimizer(
-        OptimizerConfig(layer_decay=_LAYER_DECAY),
-        model.named_parameters(),
-        depth=lambda name: layer_depth(name, num_layers=config.num_hidden_layers),
-        num_layers=config.num_hidden_layers,
-    )
-    state = TrainState(model=model, optimizer=optimizer)
-    return engine_step(state, problem, learning_rate=LEARNING_RATE, clip_norm=CLIP_NORM)
+    return engine_step(engine, state, problem)

@@ -31,9 +31,6 @@ from electra.bench.turns import (
 from electra.errors import InputError
 from electra.model.cost import Memory, training_memory
 from electra.pretraining.cost import count_parameters, encoders_of
-from electra.text import tokenizer as tokenizers
-from electra.text.rows import Rows
-from electra.text.tokenizer import SPECIAL_TOKENS
 from electra.train import devices
 from electra.train.distributed import World
 
@@ -163,7 +160,7 @@ def take_turn(settings: GrowthBenchConfig, name: str, folder: Path) -> Turn | No
     with world.joined(torch.device("cpu")):
         step = base_of(settings).step(steps=settings.steps)
         libraries = own_memory()
-        turn = time_steps(pretraining.our_step(step, Rows(folder), world), count=settings.steps)
+        turn = time_steps(pretraining.our_step(step, folder, world), count=settings.steps)
     return turn._replace(libraries=libraries) if world.writes else None
 
 
@@ -176,14 +173,10 @@ def launcher(processes: int) -> Sequence[str]:
 
 
 def write_data(folder: Path, point: Point, *, steps: int) -> Path:
-    """The dataset of a point: random rows, and a vocabulary of the right size."""
+    """The dataset of a point."""
     data = folder / f"{point.seq_length}-{point.vocab_size}-{point.batch_size}"
     if not data.exists():
-        data.mkdir()
-        words = [f"w{number}" for number in range(point.vocab_size - len(SPECIAL_TOKENS))]
-        (data / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
-        tokenizers.load(data / "vocab.txt").save(data / "tokenizer")
-        pretraining.write_random_rows(data, point.step(steps=steps))
+        pretraining.write_random_data(data, point.step(steps=steps))
     return data
 
 

@@ -1,6 +1,6 @@
 """Our pre-training step beside transformers': generator and discriminator of the paper's sizes.
 
-    ours    the engine of `electra pretrain`: rows from disk, prefetch, masking, metrics, clipping
+    ours    `electra pretrain` itself: rows from disk, prefetch, masking, metrics, clipping
     plain   transformers' ElectraForMaskedLM and ElectraForPreTraining sharing embeddings: fp32, AdamW, the
             logits as they come, masked and sampled with torch's own functions
     tuned   the same by hand: logits at masked positions only, fused AdamW, allocator set, bf16 where fast
@@ -19,25 +19,34 @@ from torch import Tensor
 from torch.nn import functional
 
 from electra import files, seeds
-from electra.bench.turns import Contest, Step, Turn, chosen, encoder_products, engine_step, time_steps
+from electra.bench.turns import (
+    Contest,
+    Step,
+    Turn,
+    bench_engine,
+    chosen,
+    encoder_products,
+    engine_step,
+    time_steps,
+)
 from electra.errors import InputError, import_extra
 from electra.model import names
 from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, generator_config
 from electra.pretraining import cost
-from electra.pretraining.config import GeneratorConfig, PretrainConfig
-from electra.pretraining.masking import TokenFacts
-from electra.pretraining.objectives import build_objective
-from electra.pretraining.step import PretrainProblem, Share
+from electra.pretraining.build import build
+from electra.pretraining.config import GeneratorConfig, ModelConfig, PretrainConfig, PretrainRunConfig
+from electra.text import tokenizer as tokenizers
 from electra.text.batches import Batches
 from electra.text.rows import FORMAT_VERSION, KIND, Rows, write_shard
+from electra.text.tokenizer import SPECIAL_TOKENS
 from electra.train import devices
 from electra.train.distributed import World
-from electra.train.optim import OptimizerConfig, build_optimizer
-from electra.train.state import TrainState
+from electra.train.schedule import TrainConfig
 
 CONTESTANTS = ("ours", "plain", "tuned")
 _PAD, _UNK, _CLS, _SEP, _MASK = range(5)
 _LEARNING_RATE, _CLIP_NORM, _WEIGHT_DECAY = 5e-4, 1.0, 0.01
+_NUM_STEPS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +75,7 @@ class PretrainBenchConfig:
 def contest(settings: PretrainBenchConfig, folder: Path) -> Contest:
     """What is measured; the rows that all train on are written to the folder."""
     import_extra("transformers", extra="hf")
-    write_random_rows(folder, settings)
+    write_random_data(folder, settings)
     tokens = settings.batch_size * settings.seq_length
     return Contest(
         title=f"pre-training ELECTRA-{settings.size}, {settings.batch_size} x {settings.seq_length} tokens",
@@ -82,12 +91,16 @@ def contest(settings: PretrainBenchConfig, folder: Path) -> Contest:
 def take_turn(settings: PretrainBenchConfig, name: str, folder: Path) -> Turn:
     """Train some steps."""
     step = chosen({"ours": our_step, "plain": plain_step, "tuned": tuned_step}, name)
-    return time_steps(step(settings, Rows(folder)), count=settings.steps)
+    return time_steps(step(settings, folder), count=settings.steps)
 
 
-def write_random_rows(folder: Path, settings: PretrainBenchConfig) -> None:
-    """A dataset of full rows of random tokens."""
+def write_random_data(folder: Path, settings: PretrainBenchConfig) -> None:
+    """A dataset of full rows of random tokens, with a vocabulary of the right size."""
     folder.mkdir(parents=True, exist_ok=True)
+    words = [f"w{number}" for number in range(settings.vocab_size - len(SPECIAL_TOKENS))]
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
+    tokenizers.load(vocabulary).save(folder / "tokenizer")
     random = seeds.numpy_generator(0, "bench")
     shape = (8 * settings.batch_size, settings.seq_length - 2)
     ids = random.integers(_MASK + 1, settings.vocab_size, shape, dtype=np.uint32)
@@ -111,43 +124,40 @@ def write_random_rows(folder: Path, settings: PretrainBenchConfig) -> None:
     files.write_manifest(folder, facts)
 
 
+def run_config(settings: PretrainBenchConfig, folder: Path | None = None) -> PretrainRunConfig:
+    """The run whose steps are timed: the paper's, on this machine's processor, without an end in sight."""
+    return PretrainRunConfig(
+        data="" if folder is None else str(folder),
+        model=ModelConfig(size=settings.size),
+        generator=GeneratorConfig(width=GENERATOR_WIDTH[settings.size]),
+        train=TrainConfig(
+            steps=_NUM_STEPS,
+            batch_size=settings.batch_size,
+            learning_rate=_LEARNING_RATE,
+            clip_norm=_CLIP_NORM,
+            weight_decay=_WEIGHT_DECAY,
+        ),
+    )
+
+
 def sizes(settings: PretrainBenchConfig) -> tuple[PretrainConfig, EncoderConfig]:
-    """Of the objective and of the discriminator."""
-    encoder = EncoderConfig.preset(settings.size, vocab_size=settings.vocab_size)
-    return PretrainConfig(generator=GeneratorConfig(width=GENERATOR_WIDTH[settings.size])), encoder
+    """Objective and discriminator."""
+    config = run_config(settings)
+    return config, config.model.encoder(vocab_size=settings.vocab_size)
 
 
 def flops_per_step(settings: PretrainBenchConfig) -> float:
-    """Of the work that cannot be avoided."""
+    """FLOPs that no way of computing the step can avoid."""
     per_token = cost.flops_per_token(*sizes(settings), length=settings.seq_length)
     return per_token * settings.batch_size * settings.seq_length
 
 
-def our_step(settings: PretrainBenchConfig, rows: Rows, world: World | None = None) -> Step:
-    """The engine, from rows on disk to updated weights; `world`: the processes that share the rows."""
-    devices.set_up_allocator()
-    device, world = torch.device("cpu"), world or World()
-    pretrain, encoder = sizes(settings)
-    tokens = TokenFacts(vocab_size=settings.vocab_size, mask_id=_MASK, special_ids=(_PAD, _CLS, _SEP, _MASK))
-    objective = build_objective(
-        pretrain, encoder, tokens, seq_length=settings.seq_length, seed=0, device=device
-    )
-    problem = PretrainProblem(
-        objective=objective,
-        module=world.wrap(objective, "ddp", layers=(), idle_weights=False),
-        train=Batches(rows, seed=0, batch_size=settings.batch_size),
-        valid=None,
-        num_valid=0,
-        seed=0,
-        share=Share(rank=world.rank, world_size=world.size),
-        device=device,
-        flops_per_token=1.0,
-        add=world.add,
-        tokens=lambda ids: [str(token) for token in ids],
-    )
-    optimizer = build_optimizer(OptimizerConfig(), objective.named_parameters())
-    state = TrainState(model=objective, optimizer=optimizer)
-    return engine_step(state, problem, learning_rate=_LEARNING_RATE, clip_norm=_CLIP_NORM, world=world)
+def our_step(settings: PretrainBenchConfig, folder: Path, world: World | None = None) -> Step:
+    """`electra pretrain`, from rows on disk to updated weights; `world`: the processes that share them."""
+    config = run_config(settings, folder)
+    engine = bench_engine(config.train, world)
+    run = build(config, engine)
+    return engine_step(engine, run.state, run.problem)
 
 
 class _Networks:
@@ -188,13 +198,13 @@ class _Networks:
 
 def _transformers_step(
     settings: PretrainBenchConfig,
-    rows: Rows,
+    folder: Path,
     networks: _Networks,
     optimizer: torch.optim.Optimizer,
     logits: Callable[[Tensor, Tensor], Tensor],
     precision: devices.Precision,
 ) -> Step:
-    batches = Batches(rows, seed=0, batch_size=settings.batch_size).prefetch()
+    batches = Batches(Rows(folder), seed=0, batch_size=settings.batch_size).prefetch()
 
     def step() -> None:
         _, batch = next(batches)
@@ -208,7 +218,7 @@ def _transformers_step(
     return step
 
 
-def plain_step(settings: PretrainBenchConfig, rows: Rows) -> Step:
+def plain_step(settings: PretrainBenchConfig, folder: Path) -> Step:
     """The loop that one writes first."""
     networks = _Networks(settings)
     optimizer = torch.optim.AdamW(networks.parameters, lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
@@ -217,10 +227,10 @@ def plain_step(settings: PretrainBenchConfig, rows: Rows) -> Step:
         everywhere_BLV: Tensor = networks.generator(masked_ids_BL).logits
         return everywhere_BLV[masked_BL]
 
-    return _transformers_step(settings, rows, networks, optimizer, logits, "fp32")
+    return _transformers_step(settings, folder, networks, optimizer, logits, "fp32")
 
 
-def tuned_step(settings: PretrainBenchConfig, rows: Rows) -> Step:
+def tuned_step(settings: PretrainBenchConfig, folder: Path) -> Step:
     """The loop after an afternoon of tuning."""
     devices.set_up_allocator()
     networks = _Networks(settings)
@@ -235,4 +245,4 @@ def tuned_step(settings: PretrainBenchConfig, rows: Rows) -> Step:
         at_masked_PV: Tensor = generator.generator_lm_head(generator.generator_predictions(hidden_PD))
         return at_masked_PV
 
-    return _transformers_step(settings, rows, networks, optimizer, logits, precision)
+    return _transformers_step(settings, folder, networks, optimizer, logits, precision)

@@ -28,8 +28,9 @@ from electra.model.sizes import EncoderConfig
 from electra.train import devices
 from electra.train.devices import Precision, Product, products_speed
 from electra.train.distributed import World
-from electra.train.loop import LoopConfig, Problem, training_steps
-from electra.train.schedule import Budget, ScheduleConfig
+from electra.train.engine import Engine
+from electra.train.loop import Problem, training_steps
+from electra.train.schedule import TrainConfig
 from electra.train.state import TrainState
 
 ELECTRA = (sys.executable, "-m", "electra")
@@ -214,20 +215,16 @@ def say(line: str) -> None:
     print(f"  {line}", file=sys.stderr, flush=True)
 
 
-def engine_step(
-    state: TrainState, problem: Problem, *, learning_rate: float, clip_norm: float, world: World | None = None
-) -> Step:
-    """A step of our own engine, on this machine's processor."""
-    device, world = torch.device("cpu"), world or World()
-    loop = LoopConfig(
-        schedule=ScheduleConfig(learning_rate=learning_rate, warmup_steps=0),
-        clip_norm=clip_norm,
-        budget=Budget(steps=10_000, seconds=None, tokens=None),
-        device=device,
-        precision=devices.choose_precision("auto", device, world),
-    )
-    steps = training_steps(state, problem, loop, world)
+def engine_step(engine: Engine, state: TrainState, problem: Problem) -> Step:
+    """A step of our own training loop."""
+    steps = training_steps(state, problem, engine.loop(engine.train.budget), engine.world)
     return lambda: next(steps)
+
+
+def bench_engine(train: TrainConfig, world: World | None = None) -> Engine:
+    """The engine on this machine's processor, in the precision that is fast there."""
+    devices.set_up_allocator()
+    return Engine.choose(train, world or World(), torch.device("cpu"))
 
 
 def time_steps(step: Step, *, count: int, warmup: int = WARMUP_STEPS) -> Turn:

@@ -152,9 +152,7 @@ def build_problem(
         )
     return PretrainProblem(
         objective=objective,
-        module=engine.wrap(
-            objective, idle_weights=settings.objective == "two_stage", methods=("suspicion",)
-        ),
+        module=engine.wrap(objective, idle_weights=settings.objective == "two_stage", methods=("suspicion",)),
         train=Batches(data.rows, seed=seed, batch_size=settings.train.batch_size),
         valid=valid,
         num_valid=num_valid // valid_size if valid_size else 0,
@@ -207,9 +205,7 @@ def pretrain(settings: PretrainRunConfig, world: World, device: torch.device) ->
             checkpoint=settings.checkpoint,
             health=settings.health,
             facts=run.facts,
-            check_facts=lambda saved: check_same_run(
-                saved, run.facts, settings.resume, free_keys=FREE_KEYS
-            ),
+            check_facts=lambda saved: check_same_run(saved, run.facts, settings.resume, free_keys=FREE_KEYS),
             on_start=lambda: write_description(
                 out,
                 config.to_dict(settings),

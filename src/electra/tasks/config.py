@@ -1,6 +1,6 @@
-"""The keys of a training that goes through its examples several times: epochs -> steps.
+"""Keys of `electra finetune` -> what is fine-tuned, on what, for how long, checked.
 
-An encoder and its tasks -> the values that the paper fine-tunes with.
+Keys that nobody gave have the paper's values for the size of the encoder and the task (`paper_defaults`).
 """
 
 import dataclasses
@@ -9,9 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from electra.config import Given
 from electra.errors import InputError
 from electra.model.sizes import PRESETS, EncoderConfig
+from electra.tasks.data.catalogue import TaskSource
+from electra.tasks.sweep import SweepConfig
 from electra.tasks.task import Task
+from electra.train.checkpoint import CheckpointConfig
+from electra.train.engine import ResumeConfig
+from electra.train.health import HealthConfig
 from electra.train.log import TrackerName
 from electra.train.schedule import Budget, TrainConfig
 from electra.train.session import LogConfig
@@ -19,20 +25,20 @@ from electra.train.session import LogConfig
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTrainConfig(TrainConfig):
-    """How examples are learned. What is not given is the paper's for the size of the model and the task."""
+    """Budget, batches, learning rate, optimizer and machine of a fine-tuning."""
 
     epochs: float | None = None
-    """Times to go through the training examples; by default the paper's, unless another budget is given."""
+    """Passes over the training examples. Default: the paper's, unless another budget is given."""
     learning_rate: float = 3e-4
-    """The peak, at the head; layers below it have less, by layer_decay."""
+    """Peak learning rate of the head; layer_decay lowers it for the layers below."""
     layer_decay: float = 0.8
     """Learning rate of a layer relative to the layer above it; 1 gives all layers the same."""
     warmup_steps: int = 0
-    """Linear warm-up in steps; where both warm-ups are given the longer one holds."""
+    """Length of the linear warm-up, in steps; of two warm-ups the longer one counts."""
     warmup_fraction: float = 0.1
-    """Linear warm-up as a fraction of the budget."""
+    """Length of the linear warm-up, as a fraction of the budget."""
     batch_size: int = 32
-    """Examples of an update, of all processes together; a long text counts as several."""
+    """Examples per update, over all processes; a long text counts as several."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,7 +52,7 @@ class EpochTrainConfig(TrainConfig):
             )
 
     def budget_for(self, *, steps_per_epoch: int) -> Budget:
-        """Epochs as steps, with whatever else may end the training sooner."""
+        """Epochs as steps, with any other budget that may end the training sooner."""
         by_epochs = [] if self.epochs is None else [math.ceil(self.epochs * steps_per_epoch)]
         steps = [*by_epochs, *([] if self.steps is None else [self.steps])]
         return dataclasses.replace(self, epochs=None, steps=min(steps, default=None)).budget
@@ -54,14 +60,14 @@ class EpochTrainConfig(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochLogConfig:
-    """How often a training says how it is."""
+    """How often metrics are logged and the model is evaluated."""
 
     log_every: int = 10
-    """Steps between two lines of metrics.jsonl."""
+    """Steps between log lines in metrics.jsonl."""
     evaluate_epochs: float = 1.0
-    """Epochs between two looks at held-out examples; the last step is always followed by one."""
+    """Epochs between evaluations on held-out examples; the last step is always followed by one."""
     trackers: list[TrackerName] = field(default_factory=list)
-    """Where metrics go beside metrics.jsonl and TensorBoard's files."""
+    """Experiment trackers to log to, in addition to metrics.jsonl and TensorBoard files."""
 
     def __post_init__(self) -> None:
         if not self.evaluate_epochs > 0:
@@ -73,21 +79,75 @@ class EpochLogConfig:
         return LogConfig(log_every=self.log_every, evaluate_every=every, trackers=self.trackers)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(TaskSource):
+    """Several fine-tunings of a model, one per seed. Keys that are not given have the paper's values."""
+
+    model: str = ""
+    """Run of `electra pretrain`, model folder (fine-tuned before or not), or `none` for random weights."""
+    like: str = ""
+    """With --model none: run or folder whose shape and tokenizer to use."""
+    out: str = ""
+    """Folder for scores, predictions, report and model. Run the same command again to resume."""
+    seeds: int = 5
+    """Number of fine-tunings; they differ in the weights of new heads, order of examples and dropout."""
+    seed: int = 0
+    """Seed of the first fine-tuning; the others use the numbers that follow."""
+    limit_train: int | None = None
+    """Most training examples to use, with classes in proportion; the same ones for all seeds."""
+    limit_eval: int | None = None
+    """Most held-out examples to score, for a quick look; scores are then marked as partial."""
+    max_length: int | None = None
+    """Tokens of a row, special tokens included. Default: the task's."""
+    dropout: float | None = None
+    """Dropout of the encoder. Default: the encoder's own."""
+    baseline: str = ""
+    """Folder of another fine-tuning of the task, such as one with --model none, to compare with in the
+    report."""
+    ensemble: Literal["off", "on"] = "off"
+    """Whether to score the average of all seeds' probabilities as well."""
+    keep_checkpoints: bool = False
+    """Keep the checkpoints of finished seeds; their models are always kept."""
+    train: EpochTrainConfig = field(default_factory=EpochTrainConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    log: EpochLogConfig = field(default_factory=EpochLogConfig)
+    checkpoint: CheckpointConfig = field(
+        default_factory=lambda: CheckpointConfig(save_every=500, keep_last=1)
+    )
+    # Once examples are memorised, their losses are near zero and any other loss looks like a spike.
+    health: HealthConfig = field(default_factory=lambda: HealthConfig(spike_factor=math.inf))
+    resume: ResumeConfig = field(default_factory=ResumeConfig)
+    dry_run: bool = False
+    """Check everything and print what would be done, without writing anything."""
+
+    def __post_init__(self) -> None:
+        for key in ("seeds", "limit_train", "limit_eval"):
+            if (value := getattr(self, key)) is not None and value < 1:
+                raise InputError(f"{key} is {value}, expected 1 or more")
+
+
+FREE_KEYS = (
+    *("model", "like", "data", "out", "seeds", "ensemble", "keep_checkpoints", "sweep", "dry_run"),
+    *("checkpoint", "resume", "log.log_every", "log.trackers", "baseline"),
+)
+"""Keys that may change between two sittings. Whether model and data are the same is told by their hashes."""
+
+
 Size = Literal["small", "base", "large"]
 
-# Learning rate, and that of a layer relative to the layer above it.
+# Learning rate and layer decay.
 _BY_SIZE: dict[Size, tuple[float, float]] = {
     "small": (3e-4, 0.8),
     "base": (1e-4, 0.8),
     "large": (5e-5, 0.9),
 }
 
-# As in the original: tasks that are learned together have what most of them have by themselves.
+# As in the original: tasks that are trained together use what most of them use by themselves.
 _EPOCHS_OF_SEVERAL = 3.0
 
 
 def paper_size(encoder: EncoderConfig) -> Size:
-    """The largest of the paper's sizes that an encoder is as wide as; `small` if it is smaller than that."""
+    """The largest of the paper's sizes that an encoder is at least as wide as, or `small`."""
     sizes: tuple[Size, ...] = ("large", "base")
     for size in sizes:
         if encoder.hidden_size >= PRESETS[size]["hidden_size"]:
@@ -96,10 +156,20 @@ def paper_size(encoder: EncoderConfig) -> Size:
 
 
 def paper_values(encoder: EncoderConfig, tasks: Sequence[Task]) -> dict[str, float]:
-    """Key -> value of what depends on the size of the encoder and on the tasks."""
+    """Dotted key -> the paper's value for an encoder of this size and these tasks."""
     learning_rate, layer_decay = _BY_SIZE[paper_size(encoder)]
     return {
         "train.learning_rate": learning_rate,
         "train.layer_decay": layer_decay,
         "train.epochs": tasks[0].epochs if len(tasks) == 1 else _EPOCHS_OF_SEVERAL,
     }
+
+
+def paper_defaults(
+    given: Given[FinetuneConfig], encoder: EncoderConfig, tasks: Sequence[Task]
+) -> dict[str, float]:
+    """The paper's values, without the number of epochs where another budget was given."""
+    values = paper_values(encoder, tasks)
+    if any(given.values.get(f"train.{key}") for key in ("steps", "max_time", "max_tokens")):
+        del values["train.epochs"]
+    return values

@@ -551,9 +551,8 @@ def read_baseline(folder: str, task: Task, *, alone: bool) -> dict[str, Any] | N
     return {"model": content["model"], "seeds": content["seeds"], "splits": splits}
 
 
-def main_median(folder: Path) -> float | None:
-    """The median of the main score, of the results in a folder."""
-    content = files.read_json(folder / SCORES)
+def main_median(content: Mapping[str, Any]) -> float | None:
+    """The median over seeds of the main score, out of the content of scores.json."""
     split = content["splits"][content["main_split"]]
     value: float | None = split["scores"][content["main_score"]]["median"]
     return value

@@ -268,9 +268,9 @@ class Study:
         """Where a seed keeps what it has."""
         return self.out / f"seed-{seed}"
 
-    def task_folder(self, task: Task) -> Path:
+    def task_folder(self, task: str) -> Path:
         """Where the results of a task are: with one task, in the folder of all."""
-        return self.out if len(self.tasks) == 1 else self.out / task.name
+        return self.out if len(self.tasks) == 1 else self.out / task
 
     def facts(self, seed: int) -> dict[str, Any]:
         """What one fine-tuning is made of."""
@@ -351,7 +351,7 @@ class Study:
                 baseline=results.read_baseline(self.config["baseline"], task, alone=len(self.tasks) == 1),
                 is_partial=self.config["limit_eval"] is not None,
             )
-            folder = self.task_folder(task)
+            folder = self.task_folder(task.name)
             results.copy_final(self._model_folder(chosen.seed, task), folder)
             results.write_scores(folder, task, content, chosen=chosen)
             contents.append(content)

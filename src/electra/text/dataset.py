@@ -8,6 +8,7 @@ The folder is made as OUT.partial/data and gets its name in one step when it is 
 complete dataset or is not there. OUT.partial remembers its settings and the files it was begun on.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -367,3 +368,31 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     if changed := [key for key in now if before.get(key) != now[key]]:
         return "with " + ", ".join(f"{key} {before.get(key)!r}, now {now[key]!r}" for key in changed)
     return "" if old["corpus"] == new["corpus"] else "and the files of the corpus have changed since"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig(DatasetConfig):
+    """A corpus, how to turn it into rows of tokens, and where to put them."""
+
+    out: str | None = None
+    """Folder to create. Run the same command again to resume after an interruption."""
+    workers: int = len(os.sched_getaffinity(0))
+    """Number of processes; the result does not depend on it."""
+    max_bad_fraction: float = 0.05
+    """Largest share of the input's bytes that may be unreadable or replaced; more is an error."""
+    verify: str | None = None
+    """Folder to check instead: compares every file with its checksum in the manifest."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.max_bad_fraction <= 1:
+            raise InputError(f"max_bad_fraction is {self.max_bad_fraction}, expected 0 to 1")
+        if self.workers < 1:
+            raise InputError(f"workers is {self.workers}, expected at least 1")
+
+
+def prepare_folder(config: PrepareConfig) -> Prepared:
+    """Make the dataset that a config describes, or find it made."""
+    if not config.corpus or not config.out:
+        raise InputError("give --corpus PATH [PATH ...] and --out DIR (see 'electra prepare --help')")
+    return prepare(config, Path(config.out), workers=config.workers, max_bad_fraction=config.max_bad_fraction)

@@ -156,7 +156,7 @@ class Engine:
         on_start: Callable[[], None],
         peak: float,
     ) -> Session:
-        """What trains from where the folder stands to the end of the budget; only one process describes it."""
+        """What trains from where the folder stands to the end of the budget."""
         return Session(
             folder=folder,
             state=state,

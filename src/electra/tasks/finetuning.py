@@ -1,0 +1,289 @@
+"""A model, labelled examples and settings -> a fine-tuned model for each seed, and their scores.
+
+`jobs` reads and checks everything that was asked for, `run` trains a job. A `Study` keeps the results.
+"""
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from electra import config, files
+from electra.config import Given
+from electra.errors import InputError
+from electra.model.names import layer_depth
+from electra.tasks import results, sweep
+from electra.tasks.batches import TaskTurns
+from electra.tasks.config import FREE_KEYS, FinetuneConfig, paper_defaults
+from electra.tasks.data import catalogue
+from electra.tasks.data.catalogue import AX, GLUE
+from electra.tasks.families.similarity import Similarity
+from electra.tasks.folders import find_start
+from electra.tasks.model import TaskModel
+from electra.tasks.results import Outcome
+from electra.tasks.step import FinetuneProblem, HeldOut, Share, flops_per_token
+from electra.tasks.study import (
+    Study,
+    content_hash,
+    ensemble_obstacle,
+    limited,
+    make_material,
+    require_trainable,
+)
+from electra.tasks.sweep import SweepConfig
+from electra.tasks.task import Task
+from electra.text.tokenizer import Tokenizer
+from electra.train import devices
+from electra.train.distributed import World
+from electra.train.engine import Engine, check_same_run, plain, write_description
+from electra.train.log import METRICS
+from electra.train.optim import build_optimizer
+from electra.train.session import CHECKPOINTS
+from electra.train.state import TrainState
+
+GLUE_SCORES = "glue.json"
+USAGE = "electra finetune --model RUN|DIR|none --task NAME|FILE --data DIR --out DIR"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A study, checked, and what it is run with."""
+
+    settings: FinetuneConfig
+    study: Study
+    engine: Engine
+    peak: float
+    """Measured FLOP/s of this machine; 0 if unknown."""
+
+    def changed(self, *, out: str, learning_rate: float, epochs: float) -> "Job":
+        """The same in another folder with what a sweep has chosen, and nothing left to sweep."""
+        train = dataclasses.replace(self.settings.train, learning_rate=learning_rate, epochs=epochs)
+        settings = dataclasses.replace(self.settings, out=out, train=train, sweep=SweepConfig())
+        study = dataclasses.replace(self.study, out=Path(out), config=plain(config.to_dict(settings)))
+        engine = dataclasses.replace(self.engine, train=train)
+        return dataclasses.replace(self, settings=settings, study=study, engine=engine)
+
+    def check(self, saved: Mapping[str, Any], *, seed: int) -> None:
+        """Refuse to resume what was begun with other settings."""
+        check_same_run(saved, self.study.facts(seed), self.settings.resume, free_keys=FREE_KEYS)
+
+    def describe(self) -> None:
+        """Write config.yaml and environment.json."""
+        if self.engine.world.writes:
+            write_description(
+                self.study.out,
+                config.to_dict(self.settings),
+                choices=self.study.choices,
+                gemm_peak_flops=self.peak,
+            )
+
+
+def jobs(given: Given[FinetuneConfig], world: World, device: torch.device) -> Iterator[Job]:
+    """What was asked for, read and checked: one job, or with the task glue one for each of its tasks."""
+    draft = given.draft()
+    needed = ("model", "task") if draft.dry_run else ("model", "task", "out")
+    missing = [key for key in needed if not getattr(draft, key)]
+    if missing:
+        # Ends here if --print_config was asked for: the paper's values need a model and a task.
+        given.config()
+        raise InputError(f"--{missing[0]} is missing: {USAGE} ({given.help})")
+    if catalogue.task_names(draft) != [GLUE]:
+        yield prepare(given, world, device)
+        return
+    for name in catalogue.trainable_glue(draft.data)[0]:
+        values = {"task": name, "out": Path(draft.out) / name}
+        if draft.baseline:
+            values["baseline"] = Path(draft.baseline) / name
+        yield prepare(given.changed(values), world, device)
+
+
+def prepare(given: Given[FinetuneConfig], world: World, device: torch.device) -> Job:
+    """Read and check everything that a job needs: model, data, settings."""
+    draft = given.draft()
+    names = catalogue.task_names(draft)
+    if AX in names:
+        raise InputError(
+            "ax has no training examples: fine-tune on mnli, then electra predict --model DIR --task ax"
+        )
+    start = find_start(draft.model, like=draft.like, dropout=draft.dropout)
+    tasks = [catalogue.load_task(name, draft) for name in names]
+    settings = given.config(paper_defaults(given, start.config, tasks))
+    check(settings, tasks, world)
+    engine = Engine.choose(settings.train, world, device, run=Path(settings.out) if settings.out else None)
+    fewer = [limited(task, train=settings.limit_train, held_out=settings.limit_eval) for task in tasks]
+    study = Study(
+        out=Path(settings.out),
+        source=settings,
+        start=start,
+        material=make_material(fewer, start.tokenizer, start.config, max_length=settings.max_length),
+        dataset_sha256=content_hash(tasks),
+        seeds=[settings.seed + number for number in range(settings.seeds)],
+        config=plain(config.to_dict(settings)),
+        choices=engine.choices(),
+        precisely=partial(devices.autocast, device, engine.precision),
+    )
+    peak = 0.0 if settings.dry_run else engine.peak()
+    return Job(settings=settings, study=study, engine=engine, peak=peak)
+
+
+def check(settings: FinetuneConfig, tasks: list[Task], world: World) -> None:
+    """Refuse settings that do not go together, before anything is trained."""
+    for task in tasks:
+        require_trainable(task)
+        results.read_baseline(settings.baseline, task, alone=len(tasks) == 1)
+        if settings.ensemble == "on" and (reason := ensemble_obstacle(task.family)):
+            raise InputError(f"--ensemble on is not possible for {task.name}: {reason}")
+        compares = isinstance(task.family, Similarity) and task.family.loss != "sts"
+        if compares and (settings.train.micro_batch != "all" or world.size > 1):
+            raise InputError(
+                f"{task.name} is learned by comparing the pairs of a batch with one another, so a batch must "
+                "stay in one piece: --train.micro_batch all, and one process"
+            )
+    if settings.sweep.trials and (len(tasks) > 1 or settings.train.epochs is None or world.size > 1):
+        raise InputError("--sweep.trials is for one task, one process, and a budget in epochs")
+
+
+def run(job: Job) -> dict[str, dict[str, Any]]:
+    """Train and score every seed that is not finished: the content of scores.json by task."""
+    with job.engine.holding(job.study.out):
+        notes = []
+        if job.settings.sweep.trials:
+            job, note = sweep_settings(job)
+            notes.append(note)
+        study = job.study
+        for seed in filter(study.is_finished, study.seeds):
+            job.check(study.read(seed).facts, seed=seed)
+        outcomes = [run_seed(job, seed) for seed in study.seeds]
+        if not job.engine.world.writes:
+            return {}
+        contents = study.conclude(outcomes, notes)
+        return {task.name: content for task, content in zip(study.tasks, contents, strict=True)}
+
+
+def run_seed(job: Job, seed: int) -> Outcome:
+    """Train one seed, unless it is finished, and read what it gave."""
+    study, world, folder = job.study, job.engine.world, job.study.folder(seed)
+    if not study.is_finished(seed):
+        if world.writes:
+            print(f"\nseed {seed}", file=sys.stderr, flush=True)
+        outcome, model = train_seed(job, seed, folder)
+        if world.writes:
+            study.finish(seed, model, outcome)
+    world.barrier()
+    if world.writes and not job.settings.keep_checkpoints:
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    return study.read(seed)
+
+
+def train_seed(job: Job, seed: int, folder: Path) -> tuple[Outcome, TaskModel]:
+    """Train to the end of the budget, and score what is held out."""
+    settings, study, engine = job.settings, job.study, job.engine
+    model, turns = study.model(seed).to(engine.device), study.turns(seed)
+    problem, state = build(
+        model,
+        turns,
+        engine,
+        seed=seed,
+        tokenizer=study.start.tokenizer,
+        held_out=study.held_out(),
+        flops_per_token=flops_per_token(model, study.material.train_rows),
+    )
+    if engine.world.writes:
+        folder.mkdir(parents=True, exist_ok=True)
+    engine.session(
+        folder,
+        state=state,
+        problem=problem,
+        budget=settings.train.budget_for(steps_per_epoch=turns.num_batches),
+        log=settings.log.in_steps(steps_per_epoch=turns.num_batches),
+        checkpoint=settings.checkpoint,
+        health=settings.health,
+        facts=study.facts(seed),
+        check_facts=partial(job.check, seed=seed),
+        on_start=job.describe,
+        peak=job.peak,
+    ).run()
+    progress = {"steps": state.step, "tokens": state.tokens, "seconds": state.seconds}
+    outcome = Outcome(
+        seed=seed,
+        judgements=study.judge(model),
+        facts=study.facts(seed),
+        train={**progress, "epochs": state.step / turns.num_batches},
+        history=results.history(folder / METRICS, study.tasks, seed=seed, steps_per_epoch=turns.num_batches),
+    )
+    return outcome, model
+
+
+def build(
+    model: TaskModel,
+    turns: TaskTurns,
+    engine: Engine,
+    *,
+    seed: int,
+    tokenizer: Tokenizer,
+    held_out: Sequence[HeldOut] = (),
+    flops_per_token: float = 1.0,
+) -> tuple[FinetuneProblem, TrainState]:
+    """What the loop minimises, and the state it starts from."""
+    world, train = engine.world, engine.train
+    num_layers = model.encoder.config.num_hidden_layers
+    engine.set_recomputation(model)
+    # A batch is of one task: the heads of the others have no gradient.
+    module = engine.wrap(model, idle_weights=len(turns.tasks) > 1)
+    micro_batch = train.micro_batch if isinstance(train.micro_batch, int) else None
+    problem = FinetuneProblem(
+        model=model,
+        module=module,
+        train=turns,
+        held_out=held_out,
+        seed=seed,
+        share=Share(rank=world.rank, world_size=world.size, micro_batch=micro_batch),
+        device=engine.device,
+        tokenizer=tokenizer,
+        flops_per_token=flops_per_token,
+    )
+    optimizer = build_optimizer(
+        train,
+        model.named_parameters(),
+        depth=partial(layer_depth, num_layers=num_layers),
+        num_layers=num_layers,
+    )
+    return problem, engine.state(model, optimizer)
+
+
+def sweep_settings(job: Job) -> tuple[Job, str]:
+    """Search learning rate and epochs by the first held-out split: the job with the best, and a note."""
+    (task,), train, out = job.study.tasks, job.settings.train, job.study.out
+    assert train.epochs is not None
+    job.describe()
+
+    def run_trial(number: int, learning_rate: float, epochs: float) -> float | None:
+        folder = out / "sweep" / f"trial-{number:03}"
+        trial = job.changed(out=str(folder), learning_rate=learning_rate, epochs=epochs)
+        outcome, _ = train_seed(trial, job.settings.seed, folder)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        return results.main_value(task, outcome)
+
+    best, note = sweep.choose(
+        job.settings.sweep,
+        run_trial,
+        out / "sweep.json",
+        task,
+        learning_rate=train.learning_rate,
+        epochs=train.epochs,
+        seed=job.settings.seed,
+    )
+    return job.changed(out=str(out), learning_rate=best.learning_rate, epochs=best.epochs), note
+
+
+def write_glue(settings: FinetuneConfig, medians: Mapping[str, float | None]) -> dict[str, Any]:
+    """Write glue.json beside the folders of the tasks: their medians, and why tasks were left out."""
+    content = {"medians": dict(medians), "left_out": catalogue.trainable_glue(settings.data)[1]}
+    files.write_json(Path(settings.out) / GLUE_SCORES, content)
+    return content
