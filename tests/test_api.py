@@ -1,19 +1,38 @@
 """The public names, used as README and docs use them."""
 
-import importlib
+import dataclasses
 import inspect
 import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import electra
 from electra.errors import InputError
+from electra.formats.export import ExportConfig
+from electra.pretraining.config import ModelConfig, PretrainRunConfig
+from electra.tasks.config import FinetuneConfig
+from electra.tasks.evaluation import EvaluateConfig, PredictConfig
+from electra.text.dataset import PrepareConfig
+from electra.train.schedule import TrainConfig
 
 README = Path(__file__).parents[1] / "README.md"
 SENTENCE = "the old river was in a small city and the new model is fast to read of large mountain water"
+SMALL = ModelConfig(size="tiny", hidden_size=32, embedding_size=16, intermediate_size=64)
+FUNCTIONS = {
+    "prepare": PrepareConfig,
+    "pretrain": PretrainRunConfig,
+    "finetune": FinetuneConfig,
+    "evaluate": EvaluateConfig,
+    "predict": PredictConfig,
+    "export": ExportConfig,
+}
+# For a command line only: what watches over a process, or writes nothing.
+COMMAND_ONLY = {"dry_run", "max_restarts", "verify"}
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +43,30 @@ def corpus(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def data(corpus, tmp_path_factory):
+    return electra.prepare(
+        corpus=[corpus],
+        out=tmp_path_factory.mktemp("data") / "DATA",
+        vocab_size=300,
+        seq_length=32,
+        valid_fraction=0.1,
+        workers=1,
+    )
+
+
+def small_run(data, out, **changes):
+    return electra.pretrain(
+        data=data,
+        out=out,
+        model=SMALL,
+        generator={"width": 0.5},
+        train={"steps": 4, "batch_size": 8, "learning_rate": 1e-3, "device": "cpu"},
+        checkpoint={"save_every": 4},
+        **changes,
+    )
+
+
 def test_importing_takes_neither_torch_nor_numpy():
     code = "import sys, electra; print({'torch', 'numpy', 'tokenizers'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -31,56 +74,94 @@ def test_importing_takes_neither_torch_nor_numpy():
 
 
 def test_the_public_names():
-    assert electra.__all__ == ["__version__", "finetune", "load", "prepare", "pretrain"]
-    assert all(callable(getattr(electra, name)) for name in electra.__all__ if name != "__version__")
-    assert inspect.signature(electra.pretrain) == inspect.signature(electra.prepare)
-    with pytest.raises(AttributeError, match="has no attribute 'train_it'"):
+    assert set(electra.__all__) == {"__version__", "load", *FUNCTIONS}
+    with pytest.raises(AttributeError, match="train_it"):
         _ = electra.train_it
 
 
-def test_a_command_and_a_package_may_have_one_name():
-    masking = importlib.import_module("electra.pretraining.masking")
-    assert electra.pretrain.masking is masking
-    assert callable(electra.pretrain)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_key_of_a_command_is_a_keyword_with_an_example(name):
+    function = getattr(electra, name)
+    assert inspect.isfunction(function)
+    assert "electra." in function.__doc__
+    parameters = inspect.signature(function).parameters
+    keys = {field.name for field in dataclasses.fields(FUNCTIONS[name])} - COMMAND_ONLY
+    assert parameters.keys() - {"config"} == keys
+    assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters.values())
 
 
-def test_from_a_folder_of_text_to_answers(corpus, tmp_path, monkeypatch, capsys):
-    data = electra.prepare(
-        corpus=[corpus], out=tmp_path / "DATA", vocab_size=300, seq_length=32, valid_fraction=0.1, workers=1
-    )
-    run = electra.pretrain(
-        data=data,
-        out=tmp_path / "run",
-        model={"size": "tiny", "hidden_size": 32, "embedding_size": 16, "intermediate_size": 64},
-        generator={"width": 0.5},
-        train={"steps": 4, "batch_size": 8, "learning_rate": 1e-3, "device": "cpu"},
-        checkpoint={"save_every": 4},
-    )
-    assert (data, run) == (tmp_path / "DATA", tmp_path / "run")
-    model = electra.load(run)
-    assert model.abilities == ("embed", "detect", "fill", "corrupt")
-    (answer,) = model.detect(["The old river was in a small city."])
+def test_functions_stay_functions_when_everything_is_imported():
+    modules = ["formats.export", "prediction.load", "pretraining.build", "tasks.finetuning", "text.dataset"]
+    code = "".join(f"import electra.{module}\n" for module in modules)
+    code += "import inspect\n"
+    code += "".join(f"assert inspect.isfunction(electra.{name})\n" for name in FUNCTIONS)
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_from_a_folder_of_text_to_answers(data, tmp_path, monkeypatch, capsys):
+    assert data.counts["rows"] > 0
+    assert data.counts["valid_rows"] > 0
+    assert data.tokenizer().vocab_size == data.manifest["tokenizer"]["vocab_size"]
+    handler = signal.getsignal(signal.SIGINT)
+    run = small_run(data, tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert (Path(run), str(run), run / "final") == (run.path, str(run.path), tmp_path / "run" / "final")
+    assert (run.steps, run.best_step) == (4, 4)
+    assert run.tokens > 0
+    assert 0 <= run.metrics["discriminator_auc"] <= 1
+    assert Path(run.report).is_file()
+    assert run.load().abilities == ("embed", "detect", "fill", "corrupt")
+    (answer,) = electra.load(run).detect(["The old river was in a small city."])
     assert answer["tokens"][1]["text"] == "old"
     assert 0 < answer["tokens"][1]["replaced"] < 1
+
+    table, own = write_task(tmp_path), {"text": "sentence", "label": "verdict"}
     tuned = electra.finetune(
         model=run,
         task="csv",
-        data=write_task(tmp_path),
+        data=table,
         out=tmp_path / "classifier",
-        seeds=1,
-        own={"text": "sentence", "label": "verdict"},
+        seeds=2,
+        own=own,
         train={"epochs": 1, "batch_size": 8, "device": "cpu"},
     )
-    classifier = electra.load(tuned)
-    assert classifier.classify(["a small city"])[0]["label"] in ("good", "bad")
-    # Again, although the package of that name was imported meanwhile: it is finished, and stays as it is.
+    assert len(tuned.scores["csv"]["dev"]["accuracy"]) == 2
+    assert tuned.median == tuned.medians["csv"]
+    assert tuned.median in tuned.scores["csv"]["dev"]["accuracy"] or 0 <= tuned.median <= 1
+    assert Path(tuned.reports["csv"]).is_file()
+    assert tuned.load().classify(["a small city"])[0]["label"] in ("good", "bad")
+    with pytest.raises(InputError, match="csv"):
+        tuned.load("sst2")
+
+    found = electra.evaluate(model=tuned, data=table, own=own, out=tmp_path / "scores", device="cpu")
+    assert found.score == found.scores["dev"]["accuracy"]
+    assert (found.path / "scores.json").is_file()
+    said = electra.predict(model=tuned, input=table, own=own, out=tmp_path / "said.jsonl", device="cpu")
+    assert len(said) == 40
+    assert {row["label"] for row in said} <= {"good", "bad"}
+    assert said.path.read_text().count("\n") == 40
+    exported = electra.export(model=tuned, to="transformers", out=tmp_path / "hf", data=table, own=own)
+    assert exported.scores["dev", "accuracy"] == (found.score, found.score)
+    assert exported.load().classify(["a small city"]) == tuned.load().classify(["a small city"])
+
+    # Again, from its own config: it is finished, and stays as it is.
     before = (run / "final" / "manifest.json").read_bytes()
-    assert electra.pretrain(data=data, out=run, config=run / "config.yaml") == run
+    again = electra.pretrain(out=run, config=run / "config.yaml")
+    assert (again.path, again.steps) == (run.path, 4)
     assert (run / "final" / "manifest.json").read_bytes() == before
-    assert "by what was held out" in capsys.readouterr().out
+    assert "electra" not in capsys.readouterr().out, "a library does not print"
     monkeypatch.chdir(tmp_path)
     (program,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     exec(compile(program, "README.md", "exec"), {})
+
+
+def test_a_run_in_a_thread_of_a_notebook_or_server(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("electra.report.write_report", lambda folder: "not written: this is a test")
+    runs = []
+    thread = threading.Thread(target=lambda: runs.append(small_run(data, tmp_path / "run")))
+    thread.start()
+    thread.join()
+    assert [run.steps for run in runs] == [4]
 
 
 def write_task(folder: Path) -> Path:
@@ -93,43 +174,36 @@ def write_task(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: electra.prepare(out="x", corpsu=["a"]), r"unknown key 'corpsu'; did you mean 'corpus'"),
-        (lambda: electra.pretrain(out="x", data="d", train={"step": 3}), r"unknown key 'train.step'"),
-        (lambda: electra.pretrain(out="x"), r"give --data DIR and --out RUN"),
-        (lambda: electra.finetune(out="x", model="m", task="cola", seeds=0), r"seeds is 0"),
-        (lambda: electra.load("no/such/folder"), r"there is no folder no/such/folder"),
+        (lambda: electra.pretrain(out="x", data="d", train={"step": 3}), r"'train.step'.*'train.steps'"),
+        (lambda: electra.pretrain(out="x", data="d", train=3), "train is 3"),
+        (lambda: electra.pretrain(out="x", data="d", model={"size": "huge"}), r"model\.size.*huge"),
+        (lambda: electra.pretrain(out="x"), "--data"),
+        (lambda: electra.pretrain(out="x", config="nowhere.yaml"), "nowhere.yaml"),
+        (lambda: electra.prepare(corpus="a", out="x", valid_fraction=2), "valid_fraction is 2"),
+        (lambda: electra.finetune(out="x", model="m", task="cola", seeds=0), "seeds is 0"),
+        (lambda: electra.finetune(out="x", model="m"), "--task"),
+        (lambda: electra.evaluate(model="m"), "--data"),
+        (lambda: electra.predict(model="m"), "--input"),
+        (lambda: electra.export(model="no/such/folder", to="onnx", out="x"), "no/such/folder"),
+        (lambda: electra.load("no/such/folder"), "no/such/folder"),
     ],
 )
-def test_a_mistake_is_named_as_on_the_command_line(call, message):
+def test_a_mistake_is_named_by_its_key(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         call()
+    assert not list(tmp_path.iterdir())
 
 
-def test_values_reach_the_command_as_they_are(monkeypatch):
+def test_a_key_that_there_is_not_is_pythons_own_error():
+    with pytest.raises(TypeError, match="corpsu"):
+        electra.prepare(corpsu="a", out="x")
+
+
+def test_a_group_may_be_an_instance_of_its_class(data, tmp_path, monkeypatch):
     seen = []
-    command = importlib.import_module("electra.run.finetune")
-    monkeypatch.setattr(command, "main", lambda words: seen.append(command.read_settings(words)))
-    electra.finetune(
-        out="OUT",
-        model=Path("a run"),
-        task="cola",
-        limit_train=None,
-        dry_run=True,
-        dropout=0.25,
-        health={"spike_factor": float("inf")},
-        own={"text": "my text"},
-    )
-    (settings,) = seen
-    assert (settings.model, settings.out, settings.task) == ("a run", "OUT", "cola")
-    assert (settings.limit_train, settings.dry_run, settings.dropout) == (None, True, 0.25)
-    assert settings.health.spike_factor == float("inf")
-    assert settings.own.text == "my text"
-
-
-def test_a_watched_process_that_fails_is_an_error_and_not_the_end(monkeypatch):
-    command = importlib.import_module("electra.run.pretrain")
-    monkeypatch.setattr(command, "main", lambda words: sys.exit(0))
-    assert electra.pretrain(out="RUN") == Path("RUN")
-    monkeypatch.setattr(command, "main", lambda words: sys.exit(1))
-    with pytest.raises(RuntimeError, match="electra pretrain ended with code 1"):
-        electra.pretrain(out="RUN")
+    monkeypatch.setattr("electra.pretraining.build.build", lambda settings, engine: seen.append(settings))
+    with pytest.raises(AttributeError):
+        electra.pretrain(data=data, out=tmp_path, model={"size": "base"}, train=TrainConfig(batch_size=7))
+    # What the instance does not change is the paper's, not the class's.
+    assert (seen[0].train.batch_size, seen[0].train.learning_rate) == (7, 2e-4)

@@ -1,8 +1,10 @@
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from electra import config
 from electra.config import parse, to_dict
 from electra.errors import InputError
 
@@ -57,8 +59,8 @@ def test_dotted_keys():
 def test_a_file_is_read_and_the_command_line_overrides_it(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("fraction: 0.1\ninner:\n  layers: 7\n")
-    config = read("--config", str(path), "--fraction", "0.2")
-    assert (config.fraction, config.inner.layers) == (0.2, 7)
+    found = read("--config", str(path), "--fraction", "0.2")
+    assert (found.fraction, found.inner.layers) == (0.2, 7)
 
 
 def test_print_config_can_be_read_back(tmp_path, capsys):
@@ -117,3 +119,52 @@ def test_a_mistake_in_a_file_names_the_key(tmp_path, text, message):
 
 def test_to_dict():
     assert to_dict(Outer(inner=Inner(layers=3)))["inner"] == {"size": "tiny", "layers": 3}
+
+
+def test_what_is_given_lies_over_defaults_that_depend_on_it(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("inner: {layers: 7}\n")
+    defaults = {"inner.layers": 5, "fraction": 0.75, "inner.size": "small"}
+    for given in (
+        config.read(Outer, ["--config", str(path), "--fraction=1"], prog="electra test"),
+        config.collect(Outer, {"fraction": 1.0}, prog="electra.test", file=path),
+    ):
+        assert given.values == {"inner.layers": 7, "fraction": 1.0}
+        assert given.config(defaults) == Outer(fraction=1.0, inner=Inner(size="small", layers=7))
+        assert given.draft() == Outer(fraction=1.0, inner=Inner(layers=7))
+        assert given.changed({"inner": {"layers": 1}}).draft().inner.layers == 1
+
+
+def test_print_config_shows_such_defaults_too(capsys):
+    given = config.read(Outer, ["--print_config"], prog="electra test")
+    with pytest.raises(SystemExit):
+        given.config({"inner.layers": 5})
+    assert "layers: 5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"corpus": Path("a")}, {"corpus": ["a"]}),
+        ({"corpus": ("a", Path("b"))}, {"corpus": ["a", "b"]}),
+        ({"inner": Inner(layers=3)}, {"inner.layers": 3}),
+        ({"inner": {"layers": 2}}, {"inner.layers": 2}),
+        ({"fraction": None}, {}),
+    ],
+)
+def test_python_values_are_taken_as_a_file_would_have_them(values, expected):
+    assert config.collect(Outer, values, prog="electra.test").values == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"iner": {}, "fracton": 1}, "'fracton'; did you mean 'fraction'"),
+        ({"inner": {"layer": 3}}, "'inner.layer'; did you mean 'inner.layers'"),
+        ({"inner": 3}, "inner is 3"),
+        ({"fraction": "much"}, "fraction: expected float, got much"),
+    ],
+)
+def test_a_mistake_in_python_values_names_the_key(values, message):
+    with pytest.raises(InputError, match=message):
+        config.collect(Outer, values, prog="electra.test")

@@ -208,7 +208,9 @@ def _plain(config_class: type[Any], values: Mapping[str, Any]) -> dict[str, Any]
     found: dict[str, Any] = {}
 
     def add(key: str, value: Any) -> None:
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        # What `electra.prepare` and others return is a path as well.
+        is_path = isinstance(value, os.PathLike)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type) and not is_path:
             value = _changes(value)
         if isinstance(value, Mapping):
             for name, item in value.items():

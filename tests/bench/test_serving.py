@@ -10,7 +10,7 @@ from electra import files
 from electra.bench import serving
 from electra.bench.serving import CONTESTANTS, ServeBenchConfig, ask, contest, dev_texts, prose, take_turn
 from electra.errors import InputError
-from electra.predict.load import load
+from electra.prediction.load import load
 
 TINY = ServeBenchConfig(size="tiny", texts=7, batch_size=3, clients=2, passes=1)
 

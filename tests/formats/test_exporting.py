@@ -19,7 +19,7 @@ from electra.formats.transformers import (
     set_tokenizer,
     write_transformers,
 )
-from electra.predict.load import load
+from electra.prediction.load import load
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
 from electra.tasks.families.similarity import Similarity

@@ -12,8 +12,8 @@ import transformers
 
 from electra.errors import InputError
 from electra.formats.onnx import Graph, OnnxCheck, check_batches, check_graph, export_onnx, quiet
-from electra.predict.load import load
-from electra.predict.onnx_engine import open_session
+from electra.prediction.load import load
+from electra.prediction.onnx_engine import open_session
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification, Regression
 from electra.tasks.families.similarity import Similarity

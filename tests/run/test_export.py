@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from electra import cli, files
 from electra.errors import InputError
-from electra.predict.load import load
+from electra.prediction.load import load
 from electra.run import export, finetune
 
 SENTENCES = [

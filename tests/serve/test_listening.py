@@ -5,7 +5,7 @@ import time
 import pytest
 
 from electra.errors import InputError
-from electra.predict.load import load
+from electra.prediction.load import load
 from electra.serve import listening
 from electra.serve.app import build_app
 from electra.serve.limits import Limits

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from electra.errors import InputError
-from electra.predict.load import load
-from electra.predict.model import Model
+from electra.prediction.load import load
+from electra.prediction.model import Model
 from electra.serve.app import BATCHES_AT_ONCE, build_app
 from electra.serve.limits import Limits
 from electra.tasks.families.answering import QuestionAnswering

@@ -13,8 +13,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from electra.predict.load import load
-from electra.predict.model import ABILITIES
+from electra.prediction.load import load
+from electra.prediction.model import ABILITIES
 from electra.serve.app import build_app
 from electra.serve.limits import Limits
 from electra.serve.requests import REQUESTS, RESULTS

@@ -42,7 +42,7 @@ from electra.errors import InputError, import_extra
 from electra.formats.onnx import Precision, export_onnx
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig, transformers_obstacle
-from electra.predict.load import Engine, load
+from electra.prediction.load import Engine, load
 from electra.seeds import numpy_generator, torch_generator
 from electra.tasks import folders
 from electra.tasks.data.glue import load_glue

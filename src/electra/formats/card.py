@@ -23,7 +23,7 @@ import yaml
 from electra import files
 from electra.formats.transformers import Source
 from electra.model.encoder import Encoder
-from electra.predict import load
+from electra.prediction import load
 from electra.progress import clock
 from electra.tasks import folders
 from electra.tasks.families.table import build_family

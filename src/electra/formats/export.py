@@ -25,7 +25,7 @@ from electra.formats.card import (
 )
 from electra.formats.imported import Role, refuse_full
 from electra.formats.transformers import Source, find_source, seal, set_tokenizer, write_transformers
-from electra.predict.load import Engine, load
+from electra.prediction.load import Engine, load
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
 from electra.tasks.folders import FineTuned, load_model

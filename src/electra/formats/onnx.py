@@ -40,9 +40,9 @@ from electra.model.heads import (
     SpanHead,
     TaggingHead,
 )
-from electra.predict.load import load
-from electra.predict.onnx_engine import HIDDEN_STATES, ONNX_KEY, WORD_TABLE, OnnxFacts, open_session
-from electra.predict.spans import Reader
+from electra.prediction.load import load
+from electra.prediction.onnx_engine import HIDDEN_STATES, ONNX_KEY, WORD_TABLE, OnnxFacts, open_session
+from electra.prediction.spans import Reader
 from electra.seeds import numpy_generator
 from electra.tasks import folders
 from electra.tasks.families.answering import AnswerHead

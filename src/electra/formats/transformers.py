@@ -25,9 +25,9 @@ from electra.errors import InputError
 from electra.formats.imported import ARCHITECTURES, Imported, Role, check_shapes
 from electra.model import names
 from electra.model.sizes import EncoderConfig, transformers_obstacle
-from electra.predict import load
-from electra.predict.onnx_engine import is_onnx
-from electra.predict.spans import SharedTokenizer
+from electra.prediction import load
+from electra.prediction.onnx_engine import is_onnx
+from electra.prediction.spans import SharedTokenizer
 from electra.tasks import folders
 from electra.tasks.folders import (
     CONFIG,

@@ -141,22 +141,24 @@ _NUM_STREAMS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingConfig:
-    """Which tokens are chosen, and what the generator sees in their place."""
+    """Which tokens are selected for masking, and what the generator sees in their place."""
 
     mask_prob: float = 0.15
-    """Fraction of a row's tokens that is chosen."""
+    """Fraction of a row's tokens that is selected."""
     mask_token_prob: float = 0.85
-    """Fraction of the chosen that become [MASK]."""
+    """Fraction of the selected tokens that become [MASK]."""
     random_token_prob: float = 0.0
-    """Fraction of the chosen that become a random token of the vocabulary; the rest keep theirs."""
+    """Fraction of the selected tokens that become a random token of the vocabulary; the rest stay as they
+    are."""
     strategy: Literal["token", "whole_word", "span"] = "token"
-    """What is chosen as one: a token, a word, or a span of several words."""
+    """Unit of selection: a token, a word, or a span of several words."""
     replacement: Literal["without", "as_google"] = "without"
-    """As the original's code may choose a token twice, which lowers the fraction and corrupts the token."""
+    """Select without replacement; or with it, like the original's code, which may select a token twice: that
+    lowers the fraction and corrupts the token."""
     max_span_words: int = 3
     """Longest span, in words."""
     span_lengths: Literal["inverse", "geometric"] = "inverse"
-    """A span of n words has probability in proportion to 1/n, or to (1 - span_stop_prob)^n."""
+    """Whether a span of n words has a probability proportional to 1/n, or to (1 - span_stop_prob)^n."""
     span_stop_prob: float = 0.2
     """Probability that a geometric span ends after a word."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from electra import config
 from electra.errors import InputError, import_extra
-from electra.predict.load import Engine, load
+from electra.prediction.load import Engine, load
 from electra.serve.limits import Limits
 from electra.train import devices
 

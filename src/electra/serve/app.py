@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from electra import __version__
 from electra.errors import InputError
-from electra.predict.model import Model
+from electra.prediction.model import Model
 from electra.serve.batching import Batcher, Call
 from electra.serve.errors import (
     RefusalError,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from electra.predict.spans import MASK
+from electra.prediction.spans import MASK
 from electra.serve.batching import Call
 from electra.serve.errors import RefusalError
 from electra.serve.limits import Limits, pair_cost

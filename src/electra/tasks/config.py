@@ -32,7 +32,7 @@ class EpochTrainConfig(TrainConfig):
     learning_rate: float = 3e-4
     """Peak learning rate of the head; layer_decay lowers it for the layers below."""
     layer_decay: float = 0.8
-    """Learning rate of a layer relative to the layer above it; 1 gives all layers the same."""
+    """Learning rate of a layer relative to the layer above; with 1 it is the same for all layers."""
     warmup_steps: int = 0
     """Length of the linear warm-up, in steps; of two warm-ups the longer one counts."""
     warmup_fraction: float = 0.1

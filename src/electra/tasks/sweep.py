@@ -19,11 +19,11 @@ class SweepConfig:
     """A search over learning rate and epochs, by the score of the first held-out split."""
 
     trials: int = 0
-    """Settings to try, each with one seed, before the chosen one is run with all; 0 searches nothing."""
+    """Settings to try with one seed each, before the best is run with all seeds; 0 for no search."""
     span: float = 4.0
-    """Learning rates are tried from the given one divided by this to the given one times this."""
+    """Search learning rates from the given one divided by this to the given one times this."""
     epochs: list[float] = field(default_factory=list)
-    """Numbers of epochs to try; by default half, once and twice the given one."""
+    """Numbers of epochs to try. Default: half, once and twice the given number."""
 
     def __post_init__(self) -> None:
         if self.trials < 0:

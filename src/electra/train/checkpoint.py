@@ -170,14 +170,14 @@ _UNFINISHED = "step-*.tmp-*"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When checkpoints are saved and which of them stay."""
+    """When checkpoints are saved and which of them are kept."""
 
     save_every: int = 1000
-    """Steps from one checkpoint to the next."""
+    """Steps between checkpoints."""
     keep_last: int = 2
-    """Newest checkpoints to keep beside the best one; with two, one damaged by the disk costs no run."""
+    """Newest checkpoints to keep, in addition to the best one; with two, the run survives a damaged one."""
     keep_every: int = 0
-    """Steps whose multiples are kept for ever; 0 keeps none of them."""
+    """Keep every checkpoint whose step is a multiple of this; 0 keeps none of them."""
 
     def __post_init__(self) -> None:
         for key, least in (("save_every", 1), ("keep_last", 1), ("keep_every", 0)):

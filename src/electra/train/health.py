@@ -1,4 +1,4 @@
-"""Losses and gradients, step by step -> go on, leave an update out, go back, or give up.
+"""Losses and gradients, step by step -> continue, skip an update, roll back to a checkpoint, or give up.
 
 All processes see the same numbers, so they decide alike. What is remembered is part of a checkpoint.
 """
@@ -12,21 +12,21 @@ from electra.errors import InputError
 Verdict = Literal["fine", "skip", "roll_back"]
 
 _MEMORY = 0.98
-"""Part of the average loss that is kept from step to step."""
+"""Share of the average loss that is kept from step to step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HealthConfig:
-    """When a run is taken for ill."""
+    """Divergence thresholds: when updates are skipped and the run rolls back to a checkpoint."""
 
     max_bad_steps: int = 5
-    """Steps in a row with a loss or gradient that is no number before the run goes back to a checkpoint."""
+    """Consecutive steps with a NaN or infinite loss or gradient before the run rolls back."""
     spike_factor: float = 2.0
-    """A loss above this many times its recent average is a spike."""
+    """A loss this many times above its recent average is a spike; inf never rolls back."""
     spike_steps: int = 20
-    """Steps in a row that a spike lasts before the run goes back."""
+    """Consecutive steps of a spike before the run rolls back."""
     max_rollbacks: int = 3
-    """Times to go back before the run ends with advice."""
+    """Rollbacks before the run gives up, with advice."""
 
     def __post_init__(self) -> None:
         for key in ("max_bad_steps", "spike_steps"):
@@ -34,7 +34,7 @@ class HealthConfig:
                 raise InputError(f"health.{key} is {getattr(self, key)}, expected 1 or more steps")
         if not self.spike_factor > 1:
             raise InputError(
-                f"health.spike_factor is {self.spike_factor}, expected above 1; inf never goes back"
+                f"health.spike_factor is {self.spike_factor}, expected above 1; inf never rolls back"
             )
         if self.max_rollbacks < 0:
             raise InputError(f"health.max_rollbacks is {self.max_rollbacks}, expected 0 or more")
@@ -46,9 +46,9 @@ class Health:
 
     average_loss: float | None = None
     bad_steps: int = 0
-    """In a row, up to now."""
+    """Consecutive, up to now."""
     spike_steps: int = 0
-    """In a row, up to now."""
+    """Consecutive, up to now."""
     rollbacks: int = 0
     phase: str = ""
     """Losses of different phases are not compared."""
@@ -71,14 +71,14 @@ class Health:
 
     @property
     def good(self) -> bool:
-        """Whether the last steps give no reason for doubt: only then is a checkpoint worth going back to."""
+        """Whether the last steps look normal: only then is a checkpoint worth rolling back to."""
         return not self.bad_steps and not self.spike_steps
 
     def require_hope(self, config: HealthConfig, *, step: int) -> None:
-        """End a run that went back too often."""
+        """Give up on a run that rolled back too often."""
         if self.rollbacks >= config.max_rollbacks:
             raise InputError(
-                f"training diverged again at step {step}, after going back {self.rollbacks} times: lower "
+                f"training diverged again at step {step}, after {self.rollbacks} rollbacks: lower "
                 "--train.learning_rate (by half), lengthen --train.warmup_steps, or set --train.precision "
                 "fp32; then continue with --resume.allow_changes naming the changed keys"
             )
@@ -89,5 +89,5 @@ class Health:
 
 
 def is_finite(*values: float) -> bool:
-    """Whether all are numbers."""
+    """Whether none is NaN or infinite."""
     return all(map(math.isfinite, values))

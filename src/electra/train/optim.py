@@ -29,24 +29,25 @@ _NO_WEIGHT_DECAY = re.compile("norm|bias", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """How parameters follow their gradients."""
+    """The optimizer, weight decay, gradient clipping and layer-wise learning rates."""
 
     optimizer: Literal["adam_as_google", "adamw"] = "adam_as_google"
-    """The original's Adam, without bias correction, or AdamW, with it; both decay the weights directly."""
+    """The original's Adam, without bias correction, or AdamW, with it; both use decoupled weight decay."""
     beta1: float = 0.9
-    """Memory of the mean gradient, per step."""
+    """Decay rate of the mean gradient, per step."""
     beta2: float = 0.999
-    """Memory of the mean squared gradient, per step."""
+    """Decay rate of the mean squared gradient, per step."""
     eps: float = 1e-6
-    """Added to the root of the mean squared gradient."""
+    """Added to the root of the mean squared gradient, for numerical stability."""
     weight_decay: float = 0.01
-    """Part of a weight subtracted per unit of learning rate; never from norms and biases."""
+    """Share of a weight that is subtracted per unit of learning rate; norms and biases do not decay."""
     clip_norm: float = 1.0
-    """Norm over all gradients above which they are scaled down to it; inf never clips."""
+    """Largest norm over all gradients; larger ones are scaled down to it. inf never clips."""
     layer_decay: float = 1.0
-    """Learning rate of a layer relative to the layer above it; 1 gives all layers the same."""
+    """Learning rate of a layer relative to the layer above; with 1 it is the same for all layers."""
     layer_decay_rule: Literal["correct", "as_google"] = "correct"
-    """The top layer has layer_decay times the head's rate, or its square as in the original's code."""
+    """Whether the top layer gets layer_decay times the head's rate, or, as the original's code has it, the
+    square of that."""
 
     def __post_init__(self) -> None:
         for key in ("beta1", "beta2"):

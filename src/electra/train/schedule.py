@@ -1,14 +1,10 @@
-"""Steps, time and tokens that may be used -> how far a run is, and whether it is over.
-
-Step and progress -> learning rate.
+"""The keys of `--train`: budget -> progress of a run -> learning rate of a step.
 
 A learning rate is a pure function: nothing is carried from step to step, so a resumed run needs only its
-step. *Progress* is the part of the budget that is used up, from 0 to 1: `step / total_steps` where the
+step. *Progress* is the share of the budget that is used up, from 0 to 1: `step / total_steps` where the
 budget is a number of steps, `seconds / budget` where it is a time. The shape of the decay is the same.
 
 As in the original, warm-up and decay both begin at step 0 and are multiplied.
-
-The keys of `--train.…`: how any loss is minimised, for how long, and with what.
 """
 
 import math
@@ -26,7 +22,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a run may use; the first of them that is used up ends it."""
+    """What a run may use; it ends when the first of them is used up."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -37,12 +33,12 @@ class Budget:
             raise InputError("a run needs an end: give --train.steps, --train.max_time or --train.max_tokens")
 
     def progress(self, *, steps: int, seconds: float, tokens: float) -> float:
-        """The part that is used up, 0 to 1, of whichever runs out first."""
+        """The share that is used up, 0 to 1, of whichever runs out first."""
         pairs = ((steps, self.steps), (seconds, self.seconds), (tokens, self.tokens))
         return min(1.0, max(used / whole for used, whole in pairs if whole is not None))
 
     def seconds_left(self, *, steps: int, seconds: float, tokens: float) -> float:
-        """How long it will take at the speed so far; infinite before anything is known."""
+        """Time to the end at the speed so far; infinite before anything is known."""
         progress = self.progress(steps=steps, seconds=seconds, tokens=tokens)
         return seconds * (1 - progress) / progress if progress else math.inf
 
@@ -54,7 +50,7 @@ def parse_duration(text: str, *, key: str) -> float:
         raise InputError(f"{key} is {text!r}, expected a time such as 90s, 30m, 1h30m or 2d")
     seconds = sum(float(number) * _UNITS[unit] for number, unit in pieces)
     if not seconds:
-        raise InputError(f"{key} is {text!r}, expected more than no time")
+        raise InputError(f"{key} is {text!r}, expected more than zero")
     return seconds
 
 
@@ -66,17 +62,17 @@ class ScheduleConfig:
     """How the learning rate rises and falls over a run."""
 
     learning_rate: float = 5e-4
-    """The peak that warm-up and decay are fractions of."""
+    """Peak learning rate, after warm-up and before decay."""
     schedule: Shape = "linear"
-    """Decay over the budget; trapezoid stays at the peak until the last part (warm-up, stable, decay)."""
+    """Shape of the decay; trapezoid stays at the peak until the last decay_fraction of the budget."""
     warmup_steps: int = 0
-    """Linear warm-up in steps; where both warm-ups are given the longer one holds."""
+    """Length of the linear warm-up, in steps; of two warm-ups the longer one counts."""
     warmup_fraction: float = 0.0
-    """Linear warm-up as a fraction of the budget, which fits every budget."""
+    """Length of the linear warm-up, as a fraction of the budget."""
     decay_fraction: float = 0.2
-    """Last fraction of the budget in which trapezoid falls."""
+    """Last fraction of the budget, in which trapezoid decays."""
     final_fraction: float = 0.0
-    """Fraction of the peak that the decay ends at."""
+    """Learning rate at the end of the decay, as a fraction of the peak."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
@@ -113,7 +109,7 @@ def learning_rate(config: ScheduleConfig, *, step: int, progress: float) -> floa
 
 
 def unfinished_warmup(config: ScheduleConfig, *, step: int, progress: float) -> str | None:
-    """What is wrong and what helps if a run goes on as it has begun and ends before its warm-up does."""
+    """What is wrong and what helps, if at this pace the run ends before its warm-up does; None if not."""
     total = step / progress if progress else math.inf
     if config.warmup_steps <= total:
         return None
@@ -147,26 +143,28 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
     """Budget, batches, learning rate, optimizer and machine."""
 
     steps: int | None = None
-    """Updates to make; of several budgets the one that is used up first ends the run."""
+    """Number of updates; the run ends when the first of several budgets is used up."""
     max_time: str | None = None
-    """Wall-clock time to use, such as 30m or 1h30m; the schedule ends with it."""
+    """Wall-clock time, such as 30m or 1h30m; the learning rate schedule ends with it."""
     max_tokens: float | None = None
-    """Tokens to see, padding not counted."""
+    """Number of tokens to train on, without padding."""
     batch_size: int = 128
-    """Rows of an update, of all processes together."""
+    """Rows per update, over all processes."""
     micro_batch: int | Literal["all", "auto"] = "all"
-    """Rows worked on at once by a process: a number, its whole share, or as many as fit into memory."""
+    """Rows that a process works on at once: a number, all of its share, or as many as fit into memory (auto).
+    Gradients are accumulated over the batch."""
     device: DeviceName = "auto"
-    """Where to compute; auto takes cuda, then mps, then cpu."""
+    """Device to compute on; auto chooses cuda, then mps, then cpu."""
     precision: PrecisionName = "auto"
-    """Of matrix products; auto takes bf16 where the device is fast at it, fp16 on older GPUs, else fp32."""
+    """Precision of matrix products; auto chooses bf16 where the device is fast at it, fp16 on older GPUs, and
+    fp32 otherwise."""
     parallel: Parallel = "ddp"
-    """With several processes: each holds all weights (ddp), or a part of weights and optimizer (fsdp)."""
+    """With several processes: each holds all weights (ddp), or a shard of weights and optimizer (fsdp)."""
     checkpoint_activations: bool = False
-    """Compute what happens in each layer a second time for the gradient, instead of keeping it: the same
-    numbers, less memory, about a third more time."""
+    """Recompute the activations of each layer for the gradient instead of keeping them: the same numbers,
+    less memory, about a third more time."""
     compile: Literal["off", "default", "max-autotune"] = "off"
-    """Whether torch compiles the encoders, and how hard it tries; pays on GPUs in long runs."""
+    """Compile the encoders with torch.compile, in this mode; pays off on GPUs in long runs."""
 
     def __post_init__(self) -> None:
         ScheduleConfig.__post_init__(self)

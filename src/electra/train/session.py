@@ -1,4 +1,4 @@
-"""A state and a problem -> a trained state and a run folder: when to log, evaluate, save, go back, stop."""
+"""A state and a problem -> a trained state and a run folder: when to log, evaluate, save, roll back, stop."""
 
 import math
 import time
@@ -23,19 +23,19 @@ from electra.train.state import TrainState
 
 CHECKPOINTS, SAVE_NOW = "checkpoints", "checkpoint_now"
 _SPEED_IS_KNOWN = 100
-"""Step at which what comes first, such as compiling, no longer hides the speed of a run."""
+"""Step from which start-up costs, such as compiling, no longer hide the speed of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """How often a run says how it is."""
+    """How often metrics are logged and the model is evaluated."""
 
     log_every: int = 10
-    """Steps between two lines of metrics.jsonl."""
+    """Steps between log lines in metrics.jsonl."""
     evaluate_every: int = 1000
-    """Steps between two looks at held-out rows; the last step is always followed by one."""
+    """Steps between evaluations on held-out rows; the last step is always followed by one."""
     trackers: list[TrackerName] = field(default_factory=list)
-    """Where metrics go beside RUN/metrics.jsonl and RUN/tensorboard."""
+    """Experiment trackers to log to, in addition to RUN/metrics.jsonl and RUN/tensorboard."""
 
     def __post_init__(self) -> None:
         for key in ("log_every", "evaluate_every"):
@@ -61,11 +61,11 @@ class Session:
     health: HealthConfig
     world: World
     facts: Mapping[str, Any]
-    """What else every checkpoint says: config, and hashes of data and tokenizer."""
+    """What every checkpoint also stores: config, and hashes of data and tokenizer."""
     check_facts: Callable[[Mapping[str, Any]], None]
-    """Refuses a checkpoint that is of another run than this."""
+    """Refuses a checkpoint of another run."""
     on_start: Callable[[], None]
-    """Called once the run may begin or go on, before anything else is written."""
+    """Called once the run may start or resume, before anything else is written."""
     peak: float = 0.0
     """Measured FLOP/s of the machine, all processes together; 0 if unknown."""
     _begun: float = field(default=0.0, init=False)
@@ -93,7 +93,7 @@ class Session:
             while True:
                 if due(self.state.step, self.log.evaluate_every) or self._is_over():
                     self._evaluate()
-                # The best is always there to go back to, also where it is not the turn of a checkpoint.
+                # The best state is always saved, also between two regular checkpoints.
                 is_best = self.state.best_step == self.state.step
                 if due(self.state.step, self.checkpoint.save_every) or is_best or self._is_over():
                     self._save("saved", forced=self._is_over())
@@ -137,16 +137,16 @@ class Session:
         return self.loop.budget.progress(steps=state.step, seconds=state.seconds, tokens=state.tokens)
 
     def _read_clock(self) -> None:
-        """The time used; the same for all processes, whose clocks differ, for they must stop together."""
+        """Note the time used: the same on all processes, whose clocks differ, so that they stop together."""
         self.state.seconds = self.world.largest(time.monotonic() - self._begun)
 
     def _after(self, step: Step) -> None:
-        """Look at what a step did."""
+        """React to a step: judge its health, log it."""
         state = self.state
         self._read_clock()
         self.store.check()
-        # While fp16 looks for its scale, gradients that are too large are meant to happen. A device has to
-        # stop for us to read the scale: not in every step.
+        # While fp16 searches for its scale, overflowing gradients are expected. Reading the scale makes a
+        # device wait: not in every step.
         calibrating = not step.finite and state.scaler is not None and state.scaler.get_scale() > 1
         verdict = "skip" if calibrating else self._judge(step)
         if verdict == "roll_back":
@@ -162,7 +162,7 @@ class Session:
             self._check_warmup()
 
     def _check_warmup(self) -> None:
-        """Where the budget is a time, only the speed tells whether the warm-up fits into it."""
+        """With a budget in time, only the speed tells whether the warm-up fits into it."""
         problem = unfinished_warmup(self.loop.schedule, step=self.state.step, progress=self._progress())
         if problem:
             self._event("warmup_too_long", problem)
@@ -199,7 +199,7 @@ class Session:
         return {"step": state.step, "tokens": state.tokens, "seconds": state.seconds, "flops": state.flops}
 
     def _evaluate(self) -> None:
-        """Look at held-out rows, unless that was done after this very step before."""
+        """Evaluate on held-out rows, unless that was already done after this step."""
         state = self.state
         if state.evaluated_step == state.step:
             return
@@ -228,7 +228,7 @@ class Session:
             self._event("collapse", illness)
 
     def _is_best(self, error: float) -> bool:
-        """Whether a held-out error is the lowest yet; not of a state in doubt, for that one is not saved."""
+        """Whether a held-out error is the lowest yet; never for a state in doubt, which is not saved."""
         state, phase = self.state, self.problem.phase
         if not math.isfinite(error) or not state.health.good:
             return False
@@ -237,7 +237,7 @@ class Session:
         return error < state.best_error
 
     def _save(self, event: str, *, forced: bool = False) -> None:
-        """Write a checkpoint in the background; not of a state in doubt, which is none to go back to."""
+        """Write a checkpoint in the background; not of a state in doubt, unless forced."""
         if self._saved_step == self.state.step or not (forced or self.state.health.good):
             return
         self._saved_step = self.state.step
@@ -258,11 +258,11 @@ class Session:
         self.store.wait()
         if request is Request.STOP:
             raise KeyboardInterrupt(
-                f"saved at step {self.state.step:,} in {self.folder}; the same command continues from there"
+                f"saved at step {self.state.step:,} in {self.folder}; run the same command again to resume"
             )
 
     def _roll_back(self, step: Step) -> None:
-        """Return to the last good checkpoint, and leave out the batches that led away from it."""
+        """Return to the last good checkpoint, and skip the batches that led away from it."""
         state, failed, health = self.state, self.state.step, self.state.health
         health.require_hope(self.health, step=failed)
         self.store.wait()
@@ -278,10 +278,10 @@ class Session:
         self._event(
             "rolled_back",
             f"loss {step.loss}, gradient norm {step.gradient_norm} at step {failed:,}: back to step "
-            f"{checkpoint.step:,}, leaving out {failed - checkpoint.step:,} batches (time {rollbacks} of "
+            f"{checkpoint.step:,}, skipping {failed - checkpoint.step:,} batches (rollback {rollbacks} of "
             f"{self.health.max_rollbacks})",
         )
-        # Saved again with what is left out: a crash must not lead back into the same batches.
+        # Saved again with the skipped batches: a crash must not lead back into them.
         self._saved_step = -1
         self._save("saved", forced=True)
 

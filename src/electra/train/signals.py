@@ -1,51 +1,54 @@
-"""SIGTERM, SIGINT, SIGUSR1 or a file `checkpoint_now` -> what a run is asked for, looked at between steps.
+"""Signals and the file `checkpoint_now` -> requests to save or stop, which a run answers between steps.
 
-A command that may crash -> the same command again, after a pause, until it ends by itself.
+`supervise` is the other side: a command that may crash -> the same command again, until it ends by itself.
 """
 
 import enum
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+_NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _PATIENCE_SECONDS = 2.0
 
 
 class Request(enum.IntEnum):
-    """Ordered: of several, the largest counts."""
+    """Ordered: of several requests, the largest counts."""
 
     NONE = 0
     SAVE = 1
-    """Save and go on: SIGUSR1, or the file."""
+    """Save and continue: SIGUSR1, or the file."""
     STOP = 2
     """Save and end: SIGTERM, Ctrl-C."""
 
 
 class Requests:
-    """What was asked for since the last look."""
+    """What a run was asked for since it last looked."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._pending = Request.NONE
         self._impatient = 0.0
         self.name = ""
-        """What asked last, for a person."""
+        """The signal or file that asked last."""
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Signals are requests while this lasts; a second Ctrl-C ends the program at once."""
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-        before = {number: signal.signal(number, self._hear) for number in numbers}
-        try:
+        """Turn signals into requests while this lasts; a second Ctrl-C ends the program at once.
+
+        Python lets only the main thread do that. A run in another thread can still be asked by the file.
+        """
+        if threading.current_thread() is not threading.main_thread():
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            return
+        with _handled_by(self._hear):
+            yield
 
     def look(self) -> Request:
         """The pending request; a stop stays pending, a save is taken."""
@@ -67,15 +70,27 @@ class Requests:
         self._pending = max(self._pending, Request.SAVE if number == signal.SIGUSR1 else Request.STOP)
 
 
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle the signals that ask a run for something, and leave them as they were."""
+    before = {number: signal.signal(number, handler) for number in _NUMBERS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            # None: set by a program that is not Python, which Python cannot put back.
+            signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
+
+
 _LONGEST_PAUSE = 60.0
 
 
 def supervise(
     command: Sequence[str], *, max_restarts: int, ends: Sequence[int], first_pause: float = 1.0
 ) -> int:
-    """Run a command to one of the exit codes that are ends, starting it again after others.
+    """Run a command, and restart it until it exits with one of the codes in `ends`; its last exit code.
 
-    The pause doubles each time: what crashed for lack of memory needs a moment.
+    The pause doubles each time: after a crash for lack of memory, the machine needs a moment.
     """
     for restarts in range(max_restarts + 1):
         # In a session of its own, so that Ctrl-C reaches it once: from here.
@@ -96,17 +111,12 @@ def supervise(
 
 @contextmanager
 def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """What asks this process to save or stop asks the child; which it was is in the list."""
+    """Pass signals on to the child; the list collects which ones."""
     passed: list[int] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         passed.append(number)
         child.send_signal(number)
 
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = {number: signal.signal(number, pass_on) for number in numbers}
-    try:
+    with _handled_by(pass_on):
         yield passed
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,7 +1,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from electra.predict.load import load
+from electra.prediction.load import load
 from electra.serve.app import build_app
 from electra.serve.limits import Limits
 from running import serving

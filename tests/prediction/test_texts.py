@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.errors import InputError
-from electra.predict.spans import (
+from electra.prediction.spans import (
     SharedTokenizer,
     check_texts,
     gaps,

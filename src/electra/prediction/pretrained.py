@@ -26,7 +26,7 @@ from torch import Tensor
 
 from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead, GeneratorHead
-from electra.predict.spans import Ids, ReadBatch, Reader, Span, Tokens, WindowRow
+from electra.prediction.spans import Ids, ReadBatch, Reader, Span, Tokens, WindowRow
 from electra.seeds import numpy_generator
 from electra.tasks.families.similarity import Pooling
 from electra.text.tokenizer import Tokenizer

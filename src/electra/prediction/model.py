@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra.errors import InputError
-from electra.predict import pretrained, tasks
-from electra.predict.pretrained import Discriminator, Generator, embed
-from electra.predict.spans import (
+from electra.prediction import pretrained, tasks
+from electra.prediction.pretrained import Discriminator, Generator, embed
+from electra.prediction.spans import (
     Ids,
     Reader,
     Word,

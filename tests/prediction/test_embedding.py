@@ -6,8 +6,8 @@ import torch
 import transformers
 
 from electra.errors import InputError
-from electra.predict.load import load
-from electra.predict.spans import windows
+from electra.prediction.load import load
+from electra.prediction.spans import windows
 
 
 @pytest.fixture(scope="module")

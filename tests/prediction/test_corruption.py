@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.errors import InputError
-from electra.predict.load import load
-from electra.predict.pretrained import fuse, splice
-from electra.predict.spans import locate
+from electra.prediction.load import load
+from electra.prediction.pretrained import fuse, splice
+from electra.prediction.spans import locate
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra.errors import InputError
-from electra.predict.spans import Ids, Window, Word, windows
+from electra.prediction.spans import Ids, Window, Word, windows
 from electra.tasks.families.answering import AnswerExample, QuestionAnswering
 from electra.tasks.families.family import Example, TaskRow, kept_tokens, sequence
 from electra.tasks.families.tagging import Tagging, TaggingExample, chunks

@@ -7,9 +7,9 @@ from safetensors.torch import load_file, save_file
 
 from electra import files
 from electra.errors import InputError
-from electra.predict import onnx_engine
-from electra.predict.load import load
-from electra.predict.onnx_engine import OnnxEncoder, open_session
+from electra.prediction import onnx_engine
+from electra.prediction.load import load
+from electra.prediction.onnx_engine import OnnxEncoder, open_session
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification, Regression
 from electra.tasks.families.family import TextExample

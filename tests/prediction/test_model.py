@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.errors import InputError
-from electra.predict.load import load
+from electra.prediction.load import load
 
 TEXTS = [
     "The old river was in a small city.",

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from electra.errors import InputError
-from electra.predict.spans import Reader, windows
+from electra.prediction.spans import Reader, windows
 
 CPU = torch.device("cpu")
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 import transformers
 
-from electra.predict.load import load
-from electra.predict.spans import windows
+from electra.prediction.load import load
+from electra.prediction.spans import windows
 
 TEXTS = ["The old river was in a small city.", "music", "naïve café 日本語 🙂, don't stop reading (cities)!"]
 

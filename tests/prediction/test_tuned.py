@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from electra.errors import InputError
-from electra.predict.load import load
-from electra.predict.spans import windows
-from electra.predict.tasks import parts
+from electra.prediction.load import load
+from electra.prediction.spans import windows
+from electra.prediction.tasks import parts
 from electra.tasks.families.answering import AnswerExample, QuestionAnswering
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.family import TextExample

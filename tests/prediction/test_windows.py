@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.predict.spans import OVERLAP, windows
+from electra.prediction.spans import OVERLAP, windows
 
 sizes = st.tuples(st.integers(0, 700), st.integers(1, 130))
 

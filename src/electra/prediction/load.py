@@ -18,11 +18,11 @@ from electra.model import names
 from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.names import Part
 from electra.model.sizes import EncoderConfig
-from electra.predict import onnx_engine
-from electra.predict.model import Model
-from electra.predict.onnx_engine import OnnxEncoder, OnnxFacts, is_onnx
-from electra.predict.pretrained import Discriminator, Generator
-from electra.predict.spans import Reader, SharedTokenizer
+from electra.prediction import onnx_engine
+from electra.prediction.model import Model
+from electra.prediction.onnx_engine import OnnxEncoder, OnnxFacts, is_onnx
+from electra.prediction.pretrained import Discriminator, Generator
+from electra.prediction.spans import Reader, SharedTokenizer
 from electra.tasks import folders
 from electra.tasks.folders import CONFIG, OWN_LAYOUT
 from electra.text.tokenizer import SETTINGS_FILE

@@ -7,7 +7,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from electra.errors import InputError
-from electra.predict.load import load
+from electra.prediction.load import load
 from electra.tasks.families.classification import Classification
 
 BOTH = ("embed", "detect", "fill", "corrupt")
