@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
 
 from electra.pretraining import metrics
-from electra.pretraining.corruption import detection_losses
+from electra.pretraining.objectives.electra import detection_losses
 
 
 def verdicts(count: int, *, seed: int, spread: float, bias: float, signal: float):

@@ -15,10 +15,9 @@ from sklearn.metrics import roc_auc_score
 from electra.model import names
 from electra.pretraining import metrics
 from electra.pretraining.config import GeneratorConfig, PretrainConfig
-from electra.pretraining.corruption import detection_losses
 from electra.pretraining.masking import Inputs, Masked, TokenFacts
 from electra.pretraining.objectives import build_objective
-from electra.pretraining.objectives.electra import Electra
+from electra.pretraining.objectives.electra import Electra, detection_losses
 from electra.train.optim import OptimizerConfig, build_optimizer, clip_by_global_norm, set_learning_rate
 from electra.train.schedule import ScheduleConfig, learning_rate
 

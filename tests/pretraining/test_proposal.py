@@ -3,10 +3,10 @@ import torch
 
 from electra.model import heads
 from electra.pretraining.config import GeneratorConfig
-from electra.pretraining.corruption import proposal_sums, run_generator
 from electra.pretraining.masking import StepRandom
 from electra.pretraining.metrics import summarise
 from electra.pretraining.networks import FixedGenerator
+from electra.pretraining.objectives.electra import proposal_sums, run_generator
 from electra.pretraining.sampling import Unigram
 
 RANDOM = StepRandom(seed=0, step=0, num_rows=256)

@@ -1,21 +1,20 @@
-"""The number of a batch -> the rows in it that this process works on, as micro-batches, masked.
+"""An objective and batches of rows -> the steps that the training loop takes, evaluates and shows.
 
-All of it happens on the host and depends on nothing but the number: a thread does it ahead of the steps.
+One step, from rows on disk to updated weights, is six files:
 
-What networks see and what they measure -> words for a person: rows token by token, signs of collapse.
+    text/batches.py             the number of a step -> its rows, padded
+    pretraining/step.py         -> micro-batches of this process, masked by a thread ahead of time
+    pretraining/objectives/     electra.py: generator, samples, discriminator -> loss and sums
+    model/encoder.py            the networks
+    train/loop.py               gradients of all micro-batches -> learning rate -> update, if all is finite
+    train/optim.py              the update itself
 
-Held-out rows -> the same corrupted rows in every run of the same data, and how well they are told.
-
-What a discriminator detects of its own generator's work says little of how good it is: both get better
-together. Here the replacements come from no network but from the corpus's word frequencies, and depend on
-the row alone: not on the seed, the objective, the batch size or the number of processes.
+`PretrainProblem` answers to the loop's protocol (`train.loop.Problem`). Held-out rows are also judged on a
+`FixedSet`: what a discriminator detects of its own generator's work says little of how good it is, for both
+get better together. There the replacements come from the corpus's word frequencies and depend on the row
+alone: not on the seed, the objective, the batch size or the number of processes.
 
 B rows, L positions, P of them replaced.
-
-An objective and batches of rows -> what the training loop minimises, evaluates and shows.
-
-It answers to the loop's protocol (`train.loop.Problem`) without knowing it: this room and that one meet in
-the command.
 """
 
 import itertools

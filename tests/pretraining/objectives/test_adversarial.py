@@ -3,8 +3,8 @@ import torch
 from torch.nn import functional
 
 from electra.pretraining.config import AdversarialConfig, GeneratorConfig
-from electra.pretraining.corruption import detection_losses
 from electra.pretraining.masking import Inputs, Masked
+from electra.pretraining.objectives.electra import detection_losses
 
 MOVING = AdversarialConfig(baseline="moving", baseline_decay=0.5)
 

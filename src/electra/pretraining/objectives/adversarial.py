@@ -16,7 +16,10 @@ from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead, token_losses
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
-from electra.pretraining.corruption import (
+from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
+from electra.pretraining.metrics import Sums, detection_sums, mean
+from electra.pretraining.networks import FixedGenerator, build_networks
+from electra.pretraining.objectives.electra import (
     detect,
     detection_views,
     masked_hidden,
@@ -24,9 +27,6 @@ from electra.pretraining.corruption import (
     propose,
     suspicion,
 )
-from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
-from electra.pretraining.metrics import Sums, detection_sums, mean
-from electra.pretraining.networks import FixedGenerator, build_networks
 from electra.pretraining.objectives.protocol import (
     Counts,
     Objective,

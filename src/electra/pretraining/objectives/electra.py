@@ -1,25 +1,177 @@
 """Masked rows -> the generator's loss and the discriminator's: ELECTRA, replaced token detection.
 
-The generator learns to fill masks by maximum likelihood, the discriminator to tell at every position whether
-the token is original or the generator's. No gradient passes from one to the other through the samples.
+The generator learns to fill masks by maximum likelihood and proposes a token for each (`run_generator`). The
+discriminator learns to tell at every position whether the token is original or the generator's (`detect`). No
+gradient passes from one to the other through the samples. Other objectives are made of the same two parts.
 
-Masked rows -> losses as ELECTRA, but the discriminator learns from the masked positions only.
+Logits over the vocabulary exist for masked positions only and for a chunk of them at a time; loss, accuracy,
+entropy and sample all come out of one pass over them, in float32.
 
-The paper's ELECTRA 15 %: how much of ELECTRA's gain comes from learning at all positions.
+B rows, L positions, P masked positions of all rows together, C of them in a chunk, V tokens, D hidden size,
+N judged positions.
 """
 
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import ClassVar, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
-from electra.model.heads import DiscriminatorHead
+from electra.model.encoder import Encoder
+from electra.model.heads import DiscriminatorHead, GeneratorHead, token_loss
 from electra.model.sizes import EncoderConfig
-from electra.pretraining.config import PretrainConfig
-from electra.pretraining.corruption import detect, detection_views, proposal_sums, run_generator, suspicion
+from electra.pretraining.config import GeneratorConfig, PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
-from electra.pretraining.metrics import detection_sums, mean
-from electra.pretraining.networks import build_networks
+from electra.pretraining.metrics import Sums, detection_sums, mean
+from electra.pretraining.networks import FixedGenerator, Generator, TwoTowers, build_networks
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
+from electra.pretraining.sampling import Corrupted, corrupt, draw, sample
+
+Reduce = Callable[..., tuple[Tensor, ...]]
+"""`reduce(function, *columns_P)`: what the function makes of the logits (C, V) and columns of all chunks."""
+
+
+class Proposal(NamedTuple):
+    """What the generator says about the masked positions."""
+
+    loss_P: Tensor
+    """Cross-entropy of the original tokens: the only part with a gradient."""
+    correct_P: Tensor
+    """Whether the most probable token is the original one."""
+    entropy_P: Tensor
+    """Of its distribution, in nats."""
+    sampled_P: Tensor
+    """The tokens it proposes."""
+
+
+def masked_hidden(generator: nn.Module, inputs: Inputs, masked: Masked) -> Tensor:
+    """The generator's hidden states (P, D) at the masked positions."""
+    # Two towers never see the token of a position itself, so for them nothing needs a mask.
+    ids_BL = inputs.input_ids_BL if isinstance(generator, TwoTowers) else masked.masked_ids_BL
+    hidden_BLD: Tensor = generator(ids_BL, **inputs.context)
+    return pick(hidden_BLD, masked.positions_P)
+
+
+def vocabulary_reduce(
+    generator: Generator, head: GeneratorHead | None, inputs: Inputs, masked: Masked
+) -> Reduce:
+    """Run the generator -> a way to its logits at the masked positions."""
+    if isinstance(generator, FixedGenerator):
+        return generator.reduce
+    assert head is not None, "a generator that learns has a head"
+    hidden_PD = masked_hidden(generator, inputs, masked)
+    return partial(head.reduce, hidden_PD, generator.embeddings.word_embeddings.weight)
+
+
+def propose(reduce: Reduce, masked: Masked, config: GeneratorConfig) -> Proposal:
+    """Judge and sample the generator's distributions."""
+    return Proposal(*reduce(partial(_judge, config=config), masked.original_P, masked.uniform_P))
+
+
+def run_generator(
+    generator: Generator,
+    head: GeneratorHead | None,
+    inputs: Inputs,
+    masked: Masked,
+    config: GeneratorConfig,
+) -> Proposal:
+    """The proposal of one training step, with dropout while sampling or without."""
+    proposal = propose(vocabulary_reduce(generator, head, inputs, masked), masked, config)
+    if config.sampling_dropout == "off" and generator.training:
+        with torch.no_grad(), evaluating(generator):
+            calm = propose(vocabulary_reduce(generator, head, inputs, masked), masked, config)
+        return proposal._replace(sampled_P=calm.sampled_P)
+    return proposal
+
+
+def _judge(
+    logits_CV: Tensor, original_C: Tensor, uniform_C: Tensor, *, config: GeneratorConfig
+) -> tuple[Tensor, ...]:
+    """A function for `reduce`: the fields of a proposal."""
+    judged = token_loss(logits_CV, original_C)
+    with torch.no_grad():
+        entropy_C = judged.log_normaliser_C - torch.linalg.vecdot(judged.probs_CV, logits_CV.float())
+        if config.draws_as_is:
+            sampled_C = draw(judged.probs_CV, uniform_C)
+        else:
+            sampled_C = sample(
+                logits_CV,
+                uniform_C,
+                method=config.sampling,
+                temperature=config.temperature,
+                forbidden_P=original_C if config.correct_token == "forbidden" else None,
+            )
+    return judged.loss_C, judged.best_C == original_C, entropy_C, sampled_C
+
+
+def predict_tokens(logits_CV: Tensor, original_C: Tensor) -> tuple[Tensor, Tensor]:
+    """A function for `reduce`: the cross-entropy of tokens, and whether they are the most probable ones."""
+    judged = token_loss(logits_CV, original_C)
+    return judged.loss_C, judged.best_C == original_C
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Without dropout, for a while."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
+
+
+def proposal_sums(proposal: Proposal, masked: Masked) -> Sums:
+    """The generator's metrics."""
+    return {
+        "mlm_loss": mean(proposal.loss_P),
+        "mlm_accuracy": mean(proposal.correct_P),
+        "sampled_accuracy": mean(proposal.sampled_P == masked.original_P),
+        "generator_entropy": mean(proposal.entropy_P),
+    }
+
+
+class Detection(NamedTuple):
+    """The discriminator's verdict on all positions, padding too."""
+
+    corrupted: Corrupted
+    logits_BL: Tensor
+    """Above 0 a token looks replaced; in float32."""
+    losses_BL: Tensor
+    """Binary cross-entropy of the verdict."""
+
+
+def detect(
+    discriminator: Encoder, head: DiscriminatorHead, inputs: Inputs, masked: Masked, sampled_P: Tensor
+) -> Detection:
+    """Corrupt the rows and let the discriminator look at them."""
+    corrupted = corrupt(inputs.input_ids_BL, masked.positions_P, sampled_P)
+    logits_BL = suspicion(discriminator, head, inputs, corrupted.corrupted_ids_BL)
+    return Detection(corrupted, logits_BL, detection_losses(logits_BL, corrupted.replaced_BL))
+
+
+def suspicion(discriminator: Encoder, head: DiscriminatorHead, inputs: Inputs, ids_BL: Tensor) -> Tensor:
+    """The discriminator's logits (B, L) for these tokens, in float32."""
+    logits_BL: Tensor = head(discriminator(ids_BL, **inputs.context)).float()
+    return logits_BL
+
+
+def detection_losses(logits: Tensor, replaced: Tensor) -> Tensor:
+    """Binary cross-entropy of each position."""
+    return functional.binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
+
+
+def detection_views(masked: Masked, corrupted: Corrupted, logits_BL: Tensor) -> dict[str, Tensor]:
+    """The rows as both networks see them, with labels and verdicts."""
+    return {
+        "masked_ids_BL": masked.masked_ids_BL,
+        "corrupted_ids_BL": corrupted.corrupted_ids_BL,
+        "replaced_BL": corrupted.replaced_BL,
+        "logits_BL": logits_BL.detach(),
+    }
 
 
 class Electra(Objective):
@@ -66,7 +218,10 @@ class Electra(Objective):
 
 
 class Electra15(Electra):
-    """Replaced token detection at the masked positions."""
+    """Replaced token detection at the masked positions only.
+
+    The paper's ELECTRA 15 %: how much of ELECTRA's gain comes from learning at all positions.
+    """
 
     def judged(self, inputs: Inputs, masked: Masked, totals: Counts) -> tuple[Tensor, int]:
         """The masked positions."""

@@ -19,16 +19,16 @@ from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead, token_losses
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
-from electra.pretraining.corruption import (
+from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
+from electra.pretraining.metrics import detection_sums, mean
+from electra.pretraining.networks import TwoTowers, build_networks
+from electra.pretraining.objectives.electra import (
     detection_losses,
     detection_views,
     proposal_sums,
     propose,
     suspicion,
 )
-from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
-from electra.pretraining.metrics import detection_sums, mean
-from electra.pretraining.networks import TwoTowers, build_networks
 from electra.pretraining.objectives.protocol import (
     Counts,
     Objective,

@@ -26,7 +26,10 @@ from electra.model.encoder import Encoder
 from electra.model.heads import DiscriminatorHead, GeneratorHead, token_losses
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
-from electra.pretraining.corruption import (
+from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
+from electra.pretraining.metrics import detection_sums, mean
+from electra.pretraining.networks import build_networks
+from electra.pretraining.objectives.electra import (
     detection_losses,
     detection_views,
     predict_tokens,
@@ -35,9 +38,6 @@ from electra.pretraining.corruption import (
     run_generator,
     vocabulary_reduce,
 )
-from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
-from electra.pretraining.metrics import detection_sums, mean
-from electra.pretraining.networks import build_networks
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
 from electra.pretraining.sampling import corrupt
 

@@ -33,7 +33,7 @@ gradient at all: gradients must be cleared to None, so that no optimizer touches
 
     encoder_name        which of its encoders goes on to fine-tuning
     __init__            the networks (`build_networks`) and heads; an InputError if the config does not fit
-    loss                masked rows -> StepOutput, by `proposal.py`, `detection.py` and `metrics.py`
+    loss                masked rows -> StepOutput, by the parts in `electra.py` and `metrics.py`
 
 then name it in `config.ObjectiveName` and in `objectives.OBJECTIVES`, and add it to the tests that go through
 all objectives: that it learns, that halves of a batch add up, and its golden series (tests/golden).

@@ -14,7 +14,10 @@ from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
-from electra.pretraining.corruption import (
+from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
+from electra.pretraining.metrics import detection_sums, mean
+from electra.pretraining.networks import build_networks
+from electra.pretraining.objectives.electra import (
     Proposal,
     detect,
     detection_views,
@@ -22,9 +25,6 @@ from electra.pretraining.corruption import (
     run_generator,
     suspicion,
 )
-from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
-from electra.pretraining.metrics import detection_sums, mean
-from electra.pretraining.networks import build_networks
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
 
 
