@@ -38,12 +38,6 @@ def test_the_public_names():
         _ = electra.train_it
 
 
-def test_a_command_and_a_package_may_have_one_name():
-    masking = importlib.import_module("electra.pretraining.masking")
-    assert electra.pretrain.masking is masking
-    assert callable(electra.pretrain)
-
-
 def test_from_a_folder_of_text_to_answers(corpus, tmp_path, monkeypatch, capsys):
     data = electra.prepare(
         corpus=[corpus], out=tmp_path / "DATA", vocab_size=300, seq_length=32, valid_fraction=0.1, workers=1

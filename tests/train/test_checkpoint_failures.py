@@ -21,7 +21,7 @@ def full_disk(*arguments, **options):
 
 
 FAILING_WRITES = [
-    "tensor_file.save_file",
+    "save_file",
     "files.fsync",
     "files.write_manifest",
     "files.write_file",
@@ -32,9 +32,8 @@ FAILING_WRITES = [
 @pytest.mark.parametrize("place", FAILING_WRITES)
 def test_a_full_disk_keeps_what_there_is_and_says_what_is_needed(save, store, problems, monkeypatch, place):
     before = {path: path.read_bytes() for path in store.folder.rglob("*.*") if path.is_file()}
-    module, name = place.split(".")
     with monkeypatch.context() as patch:
-        patch.setattr(getattr(checkpoints, module), name, full_disk)
+        patch.setattr(f"{checkpoints.__name__}.{place}", full_disk)
         with pytest.raises(InputError) as caught:
             save(store, 3, size=500_000)
     message = str(caught.value)
