@@ -29,6 +29,8 @@ KEYS = {
     "train.batch_size": 8,
     "train.learning_rate": 0.002,
     "train.layer_decay": 1.0,
+    # Numbers are compared: what `auto` chooses depends on the processor.
+    "train.precision": "fp32",
     "log.log_every": 1,
 }
 
