@@ -1,21 +1,68 @@
 import os
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
-# Test processes share the cores: with more threads than cores, OpenMP's waiting takes most of the time. And
-# sums come out in the same order on each machine. Set before torch is imported, and inherited by the commands
-# that tests start.
-os.environ["OMP_NUM_THREADS"] = "1"
+# Test processes share the cores: with more threads than cores, OpenMP's waiting takes most of the time. Set
+# before torch is imported, and inherited by the commands that tests start.
+os.environ["OMP_NUM_THREADS"] = os.environ.get("ELECTRA_TEST_THREADS", "1")
+
+# A job in the background is begun with SIGINT ignored, and so would be the commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SHARED = Path(os.environ.get("ELECTRA_SHARED") or Path(__file__).parents[2] / "shared")
+NO_SHARED = "no shared folder with the authors' dumps and real corpora (ELECTRA_SHARED or ../shared)"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+NO_BROWSER = f"no browser on the PATH ({', '.join(BROWSERS)})"
+# Variables that make torch, oneDNN and MKL behave like those of another processor.
+PROCESSOR = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+
+
+def has_shared() -> bool:
+    return (SHARED / "oracles").is_dir()
+
+
+def find_browser() -> str | None:
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def pytest_report_header() -> list[str]:
+    """What a reader of a failure must know of the machine; under xdist it is said once."""
+    import torch
+
+    from electra.train import devices
+    from electra.train.distributed import World
+
+    machine = devices.describe_machine()
+    told = [f"{name}={os.environ[name]}" for name in PROCESSOR if name in os.environ]
+    capability = ", ".join([torch.backends.cpu.get_cpu_capability(), *told])
+    precision = devices.choose_precision("auto", torch.device("cpu"), World())
+    return [
+        f"processor: {machine['cpu']}, cores: {machine['cores']}, threads of a test: {machine['threads']}",
+        f"torch {torch.__version__}, CPU capability: {capability}, precision auto: {precision}",
+        f"shared folder: {SHARED if has_shared() else NO_SHARED}",
+        f"browser: {find_browser() or NO_BROWSER}",
+    ]
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of real corpora and of the authors' dumps. A newcomer's checkout does not have it."""
-    folder = Path(os.environ.get("ELECTRA_SHARED") or Path(__file__).parents[2] / "shared")
-    if not (folder / "oracles").is_dir():
-        pytest.skip("no shared folder with the authors' dumps and real corpora (ELECTRA_SHARED or ../shared)")
-    return folder
+    if not has_shared():
+        pytest.skip(NO_SHARED)
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def browser_path() -> str:
+    """A browser that Playwright can drive."""
+    found = find_browser()
+    if found is None:
+        pytest.skip(NO_BROWSER)
+    return found
 
 
 @pytest.fixture(scope="session")
