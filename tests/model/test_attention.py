@@ -12,6 +12,8 @@ from electra.model.attention import (
     rotate,
 )
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 
 

@@ -14,6 +14,8 @@ from electra.model.encoder import Encoder
 from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.sizes import EncoderConfig
 
+pytestmark = pytest.mark.numeric
+
 STORED = Path(__file__).parent / "fixtures" / "transformers.safetensors"
 
 

@@ -10,6 +10,8 @@ from electra.model import attention
 from electra.model.attention import attention_map, takes_packed
 from electra.model.encoder import Encoder, initialise
 
+pytestmark = pytest.mark.numeric
+
 LENGTHS = (16, 5, 1, 0)
 MASK_BL = (torch.arange(16) < torch.tensor(LENGTHS)[:, None]).long()
 TEXT_T = MASK_BL.flatten().nonzero().squeeze(1)

@@ -11,6 +11,8 @@ from electra.pretrain.networks import build_networks
 from electra.pretrain.objectives import build_objective
 from electra.pretrain.randomness import StepRandom
 
+pytestmark = pytest.mark.numeric
+
 RANDOM = StepRandom(seed=0, step=0, num_rows=32)
 
 

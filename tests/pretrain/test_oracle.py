@@ -23,6 +23,8 @@ from electra.pretrain.objectives.electra import Electra
 from electra.train.optim import OptimizerConfig, build_optimizer, clip_by_global_norm, set_learning_rate
 from electra.train.schedule import ScheduleConfig, learning_rate
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module", params=["pretrain_mini", "pretrain_mini_gen2layers"])
 def dump(request, shared: Path):

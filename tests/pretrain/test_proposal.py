@@ -9,6 +9,8 @@ from electra.pretrain.proposal import proposal_sums, run_generator
 from electra.pretrain.randomness import StepRandom
 from electra.pretrain.sampling import Unigram
 
+pytestmark = pytest.mark.numeric
+
 RANDOM = StepRandom(seed=0, step=0, num_rows=256)
 
 

@@ -108,6 +108,7 @@ def test_stopped_and_continued_is_bit_for_bit_the_same(whole, runs, tmp_path, in
     runs.assert_same(tmp_path / "run", whole)
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_same_holds_with_accumulation(runs, tmp_path, interrupt, precision):
     keys = {"train__micro_batch": 3, "train__precision": precision}
@@ -118,6 +119,7 @@ def test_the_same_holds_with_accumulation(runs, tmp_path, interrupt, precision):
     runs.assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_accumulation_gives_the_loss_of_the_whole_batch(runs, tmp_path, precision):
     keys = {"model__dropout": 0.0, "train__steps": 2, "train__precision": precision}

@@ -46,11 +46,7 @@ sys.exit(cli.main())
 
 
 def launch(command, **environment):
-    everything = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        **{key: str(value) for key, value in environment.items()},
-    }
+    everything = {**os.environ, **{key: str(value) for key, value in environment.items()}}
     return subprocess.Popen([sys.executable, "-c", SCRIPT, *command], env=everything, stderr=subprocess.PIPE)
 
 
@@ -69,6 +65,7 @@ def finish(processes, code=cli.OK):
     return messages
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize(
     ("objective", "sizes", "precision"),
     [
@@ -105,10 +102,7 @@ def rows_of(recorded, size, *, steps):
 def test_torchrun_starts_it_as_a_person_would(runs, tmp_path):
     command = runs.words(tmp_path / "run", model__dropout=0.0, train__steps=3)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*torchrun, "-m", "electra", *command], env=environment, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([*torchrun, "-m", "electra", *command], capture_output=True, text=True, timeout=300)
     assert done.returncode == cli.OK, done.stderr
     # One process writes and speaks for all.
     assert [line["step"] for line in runs.lines(tmp_path / "run", "train")] == [1, 2, 3]
@@ -208,8 +202,7 @@ def test_killed_at_any_moment_twenty_times_it_ends_bit_for_bit_the_same(runs, tm
 def test_a_supervisor_starts_again_after_a_crash(runs, tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-m", "electra", *runs.words(run, train__steps=300), "--max_restarts=3"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    supervisor = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    supervisor = subprocess.Popen(command, stderr=subprocess.PIPE)
     wait_for(run / "checkpoints" / "step-00000008", [supervisor])
     (child,) = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
     os.kill(int(child), signal.SIGKILL)

@@ -10,6 +10,8 @@ from electra.ship.corruption import fuse, splice
 from electra.ship.loading import load
 from electra.ship.texts import locate
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def model(run):

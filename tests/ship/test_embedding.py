@@ -9,6 +9,8 @@ from electra.errors import InputError
 from electra.ship.loading import load
 from electra.ship.windows import windows
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def model(run):

@@ -12,6 +12,8 @@ from electra.ship.importing import Imported, check_shapes, write_imported
 from electra.tasks.encoders import load_encoder
 from electra.text import tokenizer as tokenizers
 
+pytestmark = pytest.mark.numeric
+
 foreign = runpy.run_path(str(Path(__file__).with_name("foreign_models.py")))
 tiny_sizes, build_model = foreign["tiny_sizes"], foreign["build_model"]
 

@@ -22,6 +22,8 @@ from electra.tasks.similarity import Similarity
 from electra.tasks.squad_family import QuestionAnswering
 from electra.tasks.tagging import Tagging
 
+pytestmark = pytest.mark.numeric
+
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # Of the largest number of an output: fp32 rounds to 6e-8 of it, some hundred times on the way through.
 EXACT = 1e-5

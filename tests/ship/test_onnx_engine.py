@@ -17,6 +17,8 @@ from electra.tasks.squad_family import QuestionAnswering
 from electra.tasks.tagging import Tagging
 from electra.tasks.text_examples import TextExample
 
+pytestmark = pytest.mark.numeric
+
 TEXTS = ["The old river was in a small city.", "", "café 日本語 🙂 don't", "music"]
 SLOW = pytest.mark.slow
 CLASSES = Classification(("bad", "fair", "good"))

@@ -6,6 +6,8 @@ import transformers
 from electra.ship.loading import load
 from electra.ship.windows import windows
 
+pytestmark = pytest.mark.numeric
+
 TEXTS = ["The old river was in a small city.", "music", "naïve café 日本語 🙂, don't stop reading (cities)!"]
 
 

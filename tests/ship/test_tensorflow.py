@@ -13,6 +13,8 @@ from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, generator_config
 from electra.ship.importing import check_shapes
 from electra.ship.tensorflow import read_tensorflow, recognise
 
+pytestmark = pytest.mark.numeric
+
 foreign = runpy.run_path(str(Path(__file__).with_name("foreign_models.py")))
 tiny_sizes, build_model, write_bundle = foreign["tiny_sizes"], foreign["build_model"], foreign["write_bundle"]
 write_vocabulary = foreign["write_vocabulary"]

@@ -16,6 +16,8 @@ from electra.tasks.squad_family import QuestionAnswering
 from electra.tasks.tagging import Tagging, TaggingExample
 from electra.tasks.text_examples import TextExample
 
+pytestmark = pytest.mark.numeric
+
 WHERE = {"id": "0", "where": "here"}
 FAMILIES = {
     "classification": Classification(("bad", "fair", "good")),

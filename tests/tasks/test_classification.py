@@ -16,6 +16,8 @@ from electra.tasks.inference import predict
 from electra.tasks.model import TaskModel
 from electra.tasks.text_examples import TextExample
 
+pytestmark = pytest.mark.numeric
+
 HIDDEN_16 = EncoderConfig.preset("tiny", hidden_size=16)
 CPU = torch.device("cpu")
 

@@ -21,6 +21,8 @@ from electra.tasks.model import TaskModel
 from electra.tasks.similarity import Similarity
 from electra.tasks.text_examples import TextExample
 
+pytestmark = pytest.mark.numeric
+
 IDS = torch.tensor([[2, 20, 21, 22, 3], [2, 30, 31, 3, 0]])
 TYPES = torch.tensor([[0, 0, 0, 1, 1], [0, 1, 1, 1, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]])

@@ -6,6 +6,8 @@ from electra.tasks.inference import outputs_of, predict
 from electra.tasks.model import TaskModel
 from electra.tasks.text_examples import ChoiceExample
 
+pytestmark = pytest.mark.numeric
+
 FAMILY = Classification(("bad", "good"))
 
 

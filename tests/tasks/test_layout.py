@@ -23,6 +23,8 @@ from electra.tasks.squad_family import QuestionAnswering, answer_mask
 from electra.tasks.tagging import Tagging, TaggingExample
 from electra.tasks.text_examples import ChoiceExample, TextExample
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 WHERE = {"id": "0", "where": "here"}
 TEXT = TextExample(**WHERE, text="the film was lovely", text_pair="the music seemed rather dull to me")

@@ -11,6 +11,8 @@ from electra.tasks.model import TaskModel
 from electra.tasks.multiple_choice import MultipleChoice
 from electra.tasks.text_examples import ChoiceExample
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 
 

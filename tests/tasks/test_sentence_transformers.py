@@ -17,6 +17,8 @@ from electra.tasks.similarity import Similarity
 from electra.tasks.text_examples import TextExample
 from electra.text import tokenizer as tokenizers
 
+pytestmark = pytest.mark.numeric
+
 TEXTS = [
     "hello world",
     "Ein Männchen, das Häuser baut, fährt heim",

@@ -17,6 +17,8 @@ from electra.tasks.similarity import PoolingHead, Similarity, known_pairs, ranks
 from electra.tasks.text_examples import TextExample
 from electra.text import tokenizer as tokenizers
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 SENTENCES = [
     ("a man is playing a flute", "a man plays the flute", 4.0),

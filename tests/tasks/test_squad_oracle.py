@@ -16,6 +16,8 @@ from electra.tasks.squad_answers import characters
 from electra.tasks.squad_windows import answer_tokens
 from electra.text.tokenizer import Tokenizer, load
 
+pytestmark = pytest.mark.numeric
+
 HIDDEN_16 = EncoderConfig.preset("tiny", hidden_size=16)
 MAX_LENGTH = 96
 

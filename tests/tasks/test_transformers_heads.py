@@ -10,6 +10,8 @@ from electra.tasks.similarity import Similarity
 from electra.tasks.squad_family import QuestionAnswering
 from electra.tasks.transformers_heads import from_transformers, to_transformers
 
+pytestmark = pytest.mark.numeric
+
 
 def head_of(family, encoder):
     return TaskModel(encoder, {"task": family}).head("task").eval()

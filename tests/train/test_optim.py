@@ -23,6 +23,8 @@ from electra.train.optim import (
 )
 from electra.train.schedule import ScheduleConfig, learning_rate
 
+pytestmark = pytest.mark.numeric
+
 
 class Block(nn.Module):
     def __init__(self) -> None:

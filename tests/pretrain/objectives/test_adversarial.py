@@ -7,6 +7,8 @@ from electra.pretrain.detection import detection_losses
 from electra.pretrain.inputs import Inputs
 from electra.pretrain.masking import Masked
 
+pytestmark = pytest.mark.numeric
+
 MOVING = AdversarialConfig(baseline="moving", baseline_decay=0.5)
 
 

@@ -7,6 +7,8 @@ import torch
 from electra.pretrain.inputs import Inputs
 from electra.pretrain.randomness import StepRandom
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def trained(toy):

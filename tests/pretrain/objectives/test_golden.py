@@ -13,6 +13,8 @@ import pytest
 from electra.pretrain.config import TwoStageConfig
 from electra.pretrain.objectives import OBJECTIVES
 
+pytestmark = pytest.mark.numeric
+
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 

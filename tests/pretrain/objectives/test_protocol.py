@@ -16,6 +16,8 @@ from electra.pretrain.objectives.protocol import Counts
 from electra.pretrain.randomness import StepRandom
 from electra.train.optim import OptimizerConfig, build_optimizer, clip_by_global_norm
 
+pytestmark = pytest.mark.numeric
+
 EACH = pytest.mark.parametrize("name", OBJECTIVES)
 RANDOM = StepRandom(seed=4, step=7, num_rows=32)
 
