@@ -61,7 +61,7 @@ def why_not(setting: Setting, flags: set[str], cores: int) -> str | None:
         return f"this processor has no {setting.needs}"
     if setting.more_than and setting.more_than not in flags:
         return f"it has no {setting.more_than}, so that `make test` has run this already"
-    return f"{cores} core" if cores < setting.cores else None
+    return f"it needs {setting.cores} cores and has {cores}" if cores < setting.cores else None
 
 
 def run(setting: Setting, arguments: list[str]) -> int:
