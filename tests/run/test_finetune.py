@@ -200,6 +200,15 @@ def test_stopped_and_continued_is_bit_for_bit_the_same(tune, tuned, tmp_path, in
     assert scores_of(tmp_path / "out")["splits"] == scores_of(tuned)["splits"]
 
 
+def test_the_same_holds_in_bf16(tune, tmp_path, interrupt):
+    keys = {"seeds": 1, "train__epochs": 1, "train__precision": "bf16", "checkpoint__save_every": 2}
+    tune(tmp_path / "whole", **keys)
+    interrupt((0, 5))
+    tune(tmp_path / "parts", code=cli.INTERRUPTED, **keys)
+    tune(tmp_path / "parts", **keys)
+    assert_same_seed(tmp_path / "parts" / "seed-0", tmp_path / "whole" / "seed-0")
+
+
 def test_a_crash_costs_only_what_came_after_the_last_checkpoint(tune, tuned, tmp_path, monkeypatch):
     begin, worked_on = FinetuneProblem.begin, []
 
