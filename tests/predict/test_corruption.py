@@ -10,6 +10,8 @@ from electra.predict.load import load
 from electra.predict.pretrained import fuse, splice
 from electra.predict.spans import locate
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def model(run):

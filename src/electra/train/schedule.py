@@ -159,7 +159,8 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
     device: DeviceName = "auto"
     """Where to compute; auto takes cuda, then mps, then cpu."""
     precision: PrecisionName = "auto"
-    """Of matrix products; auto takes bf16 where the device is fast at it, fp16 on older GPUs, else fp32."""
+    """Of matrix products; auto takes bf16 where the device is fast at it, fp16 on older GPUs, else fp32,
+    unless ELECTRA_AUTO_PRECISION=fp32|bf16 says which."""
     parallel: Parallel = "ddp"
     """With several processes: each holds all weights (ddp), or a part of weights and optimizer (fsdp)."""
     checkpoint_activations: bool = False

@@ -6,6 +6,8 @@ from electra.pretraining.config import AdversarialConfig, GeneratorConfig
 from electra.pretraining.corruption import detection_losses
 from electra.pretraining.masking import Inputs, Masked
 
+pytestmark = pytest.mark.numeric
+
 MOVING = AdversarialConfig(baseline="moving", baseline_decay=0.5)
 
 
