@@ -100,7 +100,7 @@ REFUSED = [
     ("detect", b'{"texts": ["\xff\xfe"]}', "body"),
     ("detect", b'{"texts": ["\xed\xa0\x80"]}', "texts[0]"),
     ("detect", rb'{"texts": ["\ud800"]}', "texts[0]"),
-    ("detect", rb'{"texts": [], "\ud800": 1}', "body"),
+    ("detect", rb'{"texts": [], "\ud800": 1}', "?"),
     ("tag", rb'{"texts": ["a", ["b", "\ud800"]]}', "texts[1]"),
     ("detect", b'{"texts": ' + b"1" * 5_000 + b"}", "body"),
     ("detect", {}, "texts"),
@@ -146,6 +146,10 @@ def test_an_unknown_field_is_refused_with_the_nearest_one(url, ability, name, ne
     assert (answer.status, answer.error["field"]) == (422, name)
     assert answer.error["message"].endswith(f"did you mean {nearest}?")
     assert "secret" not in answer.error["message"]
+
+
+def test_a_misspelt_field_is_not_called_missing(url):
+    assert ask(url, "/detect", {"text": ["a"]}).error["field"] == "text"
 
 
 def test_candidates_are_bounded():

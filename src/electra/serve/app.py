@@ -275,18 +275,17 @@ async def answer_http_error(_: Request, error: Exception) -> Response:
     if isinstance(error, ApiError):
         return error_response(error)
     if error.status_code == 400:
-        return error_response(
-            ApiError(422, "the body is not JSON in UTF-8, or is nested too deeply", field="body")
-        )
+        message = "the body cannot be decoded: wrong encoding, too many levels, or a number that is too long"
+        return error_response(ApiError(422, message, field="body"))
     response = error_response(ApiError(error.status_code, REASONS[error.status_code].description))
     response.headers.update(error.headers or {})
     return response
 
 
-async def answer_invalid_body(request: Request, error: Exception) -> Response:
+async def answer_invalid_body(_: Request, error: Exception) -> Response:
     """A body that does not fit the model of its route."""
     assert isinstance(error, RequestValidationError)
-    return error_response(explain_invalid(error.errors(), ENDPOINTS[request.url.path.strip("/")]))
+    return error_response(explain_invalid(error.errors()))
 
 
 async def answer_failure(request: Request, error: Exception) -> Response:

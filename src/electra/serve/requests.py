@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from electra.predict.spans import MASK
@@ -26,6 +34,8 @@ MAX_CANDIDATES = 20_000
 """Candidates for all masks of a request together."""
 LARGEST_SEED = 2**53 - 1
 """JavaScript has no exact integers above this."""
+UNKNOWN = "unknown_field"
+"""The type of pydantic's error for a field that a body may not have."""
 MAX_NAME = 80
 """How much of an unknown field's name an error repeats."""
 
@@ -53,6 +63,23 @@ class AbilityRequest(BaseModel):
     """A body: lists of texts, one item of each list per result, and options that apply to all of them."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_unknown_fields(cls, body: Any) -> Any:
+        """Name the first unknown field and the nearest known one.
+
+        It comes before any other error: most often it is the misspelt name of a field that is missing. And
+        pydantic would list every one of a hundred thousand unknown fields.
+        """
+        known = cls.model_fields
+        unknown = [name for name in body if name not in known] if isinstance(body, dict) else []
+        if not unknown:
+            return body
+        name = unknown[0][:MAX_NAME].encode(errors="replace").decode()
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        guess = f"did you mean {nearest[0]}?" if nearest else f"expected {', '.join(known)}"
+        raise PydanticCustomError(UNKNOWN, "unknown field {field}; {guess}", {"field": name, "guess": guess})
 
     def columns(self) -> dict[str, list[Any]]:
         """The lists."""
@@ -398,22 +425,18 @@ def make_call(ability: str, body: AbilityRequest, limits: Limits, *, row_length:
     return Call(ability=ability, columns=columns, options=body.options(), cost=cost)
 
 
-def explain_invalid(errors: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> ApiError:
+def explain_invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """What FastAPI found wrong with a body -> the first error, with the field that it is about."""
     found = errors[0]
     place = found["loc"][1:]
     if found["type"] == "json_invalid":
         return ApiError(422, f"the body is not JSON: {found['ctx']['error']} at {place[0]}", field="body")
+    if found["type"] == UNKNOWN:
+        return ApiError(422, found["msg"], field=found["ctx"]["field"])
     if not place:
         return ApiError(422, f"the body cannot be read: {found['msg']}", field="body")
     # Names of the types that were tried stand between the positions in lists.
-    name = str(place[0])[:MAX_NAME]
-    field = name + "".join(f"[{part}]" for part in place[1:] if isinstance(part, int))
-    if found["type"] == "extra_forbidden":
-        known = list(endpoint.request.model_fields)
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        guess = f"did you mean {nearest[0]}?" if nearest else f"expected {', '.join(known)}"
-        return ApiError(422, f"unknown field {name}; {guess}", field=field)
+    field = f"{place[0]}" + "".join(f"[{part}]" for part in place[1:] if isinstance(part, int))
     return ApiError(422, f"{field}: {found['msg']}", field=field)
 
 
