@@ -282,6 +282,17 @@ def test_a_failure_of_the_model_is_told_without_details(puppet, error, caplog):
     assert "private detail" in caplog.text
 
 
+def test_an_answer_unlike_its_description_is_a_failure(model, monkeypatch, caplog):
+    monkeypatch.setattr(Model, "embed", lambda *_, **__: ["no vector"])
+    with serving(build_app(model, limits=Limits())) as url:
+        answer = ask(url, "/embed", {"texts": ["a"]})
+        metrics = ask(url, "/metrics").body.decode()
+    assert (answer.status, answer.error["code"]) == (500, "internal")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.error["message"].split()[-1] in caplog.text
+    assert 'electra_requests_total{code="500",route="/embed"} 1.0' in metrics
+
+
 def test_a_model_that_fails_at_once_is_never_ready(model, monkeypatch, caplog):
     def damaged(*_, **__):
         raise InputError("the model computes NaN")

@@ -1,7 +1,7 @@
 """JSON bodies of the API -> calls of the model; and the models of its answers.
 
 `ENDPOINTS` lists every ability that a server can offer. To add one, write the model of its body (an
-`AbilityRequest`) and of one result (a `Result`), and add an entry to the table. The key of the entry is the
+`AbilityRequest`) and of one result (a `@result`), and add an entry to the table. The key of the entry is the
 path, and the name of the method of `electra.predict.model.Model` that takes the fields of the body as keyword
 arguments and returns one result for each text. Its route, its batches, its limits, its description and its
 first call when the server starts all follow from the entry.
@@ -21,8 +21,10 @@ from pydantic import (
     ValidationInfo,
     field_validator,
     model_validator,
+    with_config,
 )
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict  # pydantic cannot read that of `typing` before Python 3.12
 
 from electra.predict.spans import MASK
 from electra.serve.batching import Call
@@ -212,44 +214,46 @@ class AnswerRequest(AbilityRequest):
         return pair_cost(self.questions, self.contexts, row_length=row_length)
 
 
-# Answers
+# Answers: plain data, as the model returns it, so no objects are made to check it
+
+result = with_config(ConfigDict(extra="forbid"))
+"""Makes a field that is missing from the description an error: none is dropped in silence."""
 
 
-class Result(BaseModel):
-    """One result of an ability. A field that is missing here is an error: none is dropped in silence."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class Span(Result):
+@result
+class Span(TypedDict):
     """A part of a text. Positions count characters as Python does: code points, from 0."""
 
     text: str
-    start: int = Field(description="Position of the first character.")
-    end: int = Field(description="Position after the last character.")
+    start: Annotated[int, Field(description="Position of the first character.")]
+    end: Annotated[int, Field(description="Position after the last character.")]
 
 
+@result
 class JudgedToken(Span):
     """A token as the discriminator sees it."""
 
-    replaced: float = Field(description="Probability that the token was replaced.")
+    replaced: Annotated[float, Field(description="Probability that the token was replaced.")]
 
 
-class Detected(Result):
+@result
+class Detected(TypedDict):
     """A text, token by token."""
 
     text: str
     tokens: list[JudgedToken]
 
 
-class Candidate(Result):
+@result
+class Candidate(TypedDict):
     """A token that may fill a gap."""
 
-    token: str = Field(description="As in the vocabulary, where ## continues a word.")
+    token: Annotated[str, Field(description="As in the vocabulary, where ## continues a word.")]
     probability: float
 
 
-class Gap(Result):
+@result
+class Gap(TypedDict):
     """A mask and the best tokens for it."""
 
     start: int
@@ -257,13 +261,15 @@ class Gap(Result):
     candidates: list[Candidate]
 
 
-class Filled(Result):
+@result
+class Filled(TypedDict):
     """A text with gaps."""
 
     text: str
     masks: list[Gap]
 
 
+@result
 class RewrittenToken(Span):
     """A token before and after the generator, as the discriminator sees it."""
 
@@ -271,12 +277,15 @@ class RewrittenToken(Span):
     corrupted: str
     corrupted_start: int
     corrupted_end: int
-    masked: bool = Field(description="Whether the generator drew this token anew.")
-    replaced: bool = Field(description="Whether the token changed.")
-    suspicion: float = Field(description="The discriminator's probability that the token was replaced.")
+    masked: Annotated[bool, Field(description="Whether the generator drew this token anew.")]
+    replaced: Annotated[bool, Field(description="Whether the token changed.")]
+    suspicion: Annotated[
+        float, Field(description="The discriminator's probability that the token was replaced.")
+    ]
 
 
-class Corrupted(Result):
+@result
+class Corrupted(TypedDict):
     """One round of the training game."""
 
     text: str
@@ -284,32 +293,37 @@ class Corrupted(Result):
     tokens: list[RewrittenToken]
 
 
-class Compared(Result):
+@result
+class Compared(TypedDict):
     """How close two texts are in meaning."""
 
-    similarity: float = Field(description="Cosine of the two vectors.")
+    similarity: Annotated[float, Field(description="Cosine of the two vectors.")]
 
 
-class OneClass(Result):
+@result
+class OneClass(TypedDict):
     """The class of a text; null if the text is empty."""
 
     label: str | None
     probabilities: dict[str, float]
 
 
-class SeveralLabels(Result):
+@result
+class SeveralLabels(TypedDict):
     """All labels of a text."""
 
     labels: list[str]
     probabilities: dict[str, float]
 
 
-class OneValue(Result):
+@result
+class OneValue(TypedDict):
     """The value of a text; null if the text is empty."""
 
     value: float | None
 
 
+@result
 class TaggedWord(Span):
     """A word with its tag."""
 
@@ -317,13 +331,15 @@ class TaggedWord(Span):
     confidence: float
 
 
+@result
 class Chunk(Span):
     """Words that belong together."""
 
     type: str
 
 
-class Tagged(Result):
+@result
+class Tagged(TypedDict):
     """A text, word by word; words that came as a list are joined by blanks."""
 
     text: str
@@ -331,16 +347,18 @@ class Tagged(Result):
     chunks: list[Chunk]
 
 
-class Answered(Result):
+@result
+class Answered(TypedDict):
     """The part of a context that answers the question."""
 
-    text: str = Field(description="Empty if the context seems to have no answer.")
+    text: Annotated[str, Field(description="Empty if the context seems to have no answer.")]
     start: int | None
     end: int | None
     score: float
-    no_answer: float | None = Field(
-        description="Probability that there is no answer; null if the model was not trained to tell."
-    )
+    no_answer: Annotated[
+        float | None,
+        Field(description="Probability that there is no answer; null if the model was not trained to tell."),
+    ]
 
 
 class RequestLimits(BaseModel):
