@@ -1,11 +1,11 @@
-"""A served model under more clients than it has places for: what they are answered, how fast, in what memory.
+"""More clients than a served model has places for -> its answers, their latency, its memory.
 
     python benchmarks/load.py --model DIR [--clients 200] [--seconds 30] [--queue_size 32] [--path /embed]
 
-Starts `electra serve` on a free port of loopback. Each client keeps one connection and asks again as soon as
-it is answered, also when the answer is 503: a real overload. An answer is lost if the connection ends without
-one. Memory is that of the server, after a warm-up of a tenth of the time and at the end. At last the server
-gets SIGTERM and has to exit with 0.
+Starts `electra serve` on a free port of loopback. Each client keeps one connection and sends its next request
+as soon as it has an answer, even if that is 503: a real overload. An answer is lost if the connection ends
+without one. The server's memory is measured after a warm-up (a tenth of the time) and at the end. Finally the
+server gets SIGTERM and must exit with 0.
 """
 
 import argparse
@@ -26,7 +26,7 @@ START = "import sys; from electra.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 async def ask(reader, writer, request):
-    """Status of one answer, and whether the connection stays open."""
+    """Send one request; the status of the answer, and whether the connection stays open."""
     writer.write(request)
     await writer.drain()
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
@@ -35,7 +35,7 @@ async def ask(reader, writer, request):
 
 
 async def client(address, request, end, answers):
-    """Ask until it is time to stop; (status, seconds) of each answer, with status 0 for a lost one."""
+    """Send requests until `end`; collect (status, seconds) of each answer, with status 0 for a lost one."""
     while time.monotonic() < end:
         try:
             reader, writer = await asyncio.open_connection(*address)
@@ -55,7 +55,7 @@ async def client(address, request, end, answers):
 
 
 async def hammer(url, path, body, *, clients, seconds):
-    """All answers that many clients get in a time."""
+    """All answers that `clients` get in `seconds`."""
     address = urlsplit(url)
     content = json.dumps(body).encode()
     request = (
@@ -69,18 +69,18 @@ async def hammer(url, path, body, *, clients, seconds):
 
 
 def resident(pid):
-    """Bytes in memory."""
+    """Bytes of memory that a process uses."""
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) * 1024
 
 
 def fetch(url):
-    """Body of a page of the server."""
+    """Body of a GET request."""
     with urllib.request.urlopen(url, timeout=30) as answer:
         return answer.read().decode()
 
 
 def start_server(options):
-    """The server and its address, when it is ready."""
+    """A server and its address, once it is ready."""
     keys = {"model": options.model, "engine": options.engine, "port": 0, "queue_size": options.queue_size}
     command = [sys.executable, "-c", START, "serve", *(f"--{key}={value}" for key, value in keys.items())]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -94,11 +94,12 @@ def start_server(options):
             return server, url
         except OSError:
             time.sleep(0.1)
-    raise SystemExit("the server does not become ready")
+    server.kill()
+    raise SystemExit("the server did not become ready within 60 s")
 
 
 def stop(server):
-    """Exit code after SIGTERM."""
+    """Send SIGTERM; the exit code."""
     server.send_signal(signal.SIGTERM)
     return server.wait(60)
 
@@ -109,14 +110,14 @@ def describe(answers, seconds):
     took = sorted(1000 * spent for status, spent in answers if status == 200)
     yield "answers", ", ".join(f"{count:,} x {status}" for status, count in sorted(counts.items()) if status)
     yield "lost", f"{counts[0]}"
-    yield "answered 200", f"{counts[200] / seconds:.0f} a second"
+    yield "answered 200", f"{counts[200] / seconds:.0f} per second"
     if len(took) > 1:
         cuts = statistics.quantiles(took, n=100)
         yield "latency of 200", f"{cuts[49]:.0f} ms median, {cuts[94]:.0f} 95 %, {cuts[98]:.0f} 99 %"
 
 
 def main():
-    """Load, look, stop."""
+    """Start a server, load it, report, stop it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True)
     parser.add_argument("--engine", default="torch")
@@ -143,7 +144,7 @@ def main():
     )
     for name, value in describe(answers, options.seconds):
         print(f"  {name:<16}{value}")
-    print(f"  {'batch':<16}{texts / batches:.1f} texts in the mean")
+    print(f"  {'batch':<16}{texts / batches:.1f} texts on average")
     print(f"  {'memory':<16}{before / 2**20:.0f} MiB after the warm-up, {after / 2**20:.0f} MiB at the end")
     print(f"  {'exit code':<16}{code}")
     statuses = {status for status, _ in answers}

@@ -25,6 +25,8 @@ from electra.tasks.families.classification import Classification, MultiLabel, Mu
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
 
+pytestmark = pytest.mark.numeric
+
 TEXTS = ["The old river was in a small city", "new [SEP] music is fast", "café"]
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 

@@ -10,6 +10,8 @@ from electra.tasks.folders import load_encoder
 from electra.text import tokenizer as tokenizers
 from foreign_models import build_model, tiny_sizes, write_vocabulary
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture
 def model():

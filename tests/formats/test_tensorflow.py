@@ -13,6 +13,8 @@ from electra.model.heads import gather_positions
 from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, generator_config
 from foreign_models import build_model, tiny_sizes, write_bundle, write_vocabulary
 
+pytestmark = pytest.mark.numeric
+
 
 def slots(variables, *, seed):
     random = np.random.default_rng(seed)

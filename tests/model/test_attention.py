@@ -12,6 +12,8 @@ from electra.model.encoder import (
     rotate,
 )
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 
 

@@ -8,6 +8,8 @@ from electra.errors import InputError
 from electra.model.encoder import Embeddings, Encoder, initialise
 from electra.model.heads import DiscriminatorHead
 
+pytestmark = pytest.mark.numeric
+
 POSITIONS = ["absolute", "rotary", "alibi"]
 
 

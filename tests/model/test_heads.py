@@ -21,6 +21,8 @@ from electra.model.heads import (
 )
 from electra.model.sizes import EncoderConfig
 
+pytestmark = pytest.mark.numeric
+
 HIDDEN_16 = EncoderConfig.preset("tiny", hidden_size=16)
 ANSWERABLE_WEIGHT = 0.5
 

@@ -12,6 +12,8 @@ from electra.model import names
 from electra.model.heads import gather_positions, token_losses
 from electra.model.sizes import EncoderConfig, generator_config
 
+pytestmark = pytest.mark.numeric
+
 DISCRIMINATOR_WEIGHT = 50.0
 
 

@@ -3,6 +3,8 @@ import torch
 
 from electra.model.encoder import Padding, worthwhile_padding
 
+pytestmark = pytest.mark.numeric
+
 MASK_BL = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [0, 1, 1, 0]])
 TEXT_T = torch.tensor([0, 1, 2, 4, 9, 10])
 

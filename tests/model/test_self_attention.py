@@ -9,6 +9,8 @@ import torch
 from electra.model import encoder
 from electra.model.encoder import Encoder, attention_map, initialise, takes_packed
 
+pytestmark = pytest.mark.numeric
+
 LENGTHS = (16, 5, 1, 0)
 MASK_BL = (torch.arange(16) < torch.tensor(LENGTHS)[:, None]).long()
 TEXT_T = MASK_BL.flatten().nonzero().squeeze(1)

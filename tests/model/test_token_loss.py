@@ -4,6 +4,8 @@ from torch.nn import functional
 
 from electra.model.heads import token_loss
 
+pytestmark = pytest.mark.numeric
+
 
 def test_loss_and_gradient_are_those_of_torch():
     torch.manual_seed(0)

@@ -10,6 +10,8 @@ from electra.prediction.load import load
 from electra.prediction.pretrained import fuse, splice
 from electra.prediction.spans import locate
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def model(run):

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from electra.errors import InputError
 from electra.prediction.load import load
 
+pytestmark = pytest.mark.numeric
+
 TEXTS = [
     "The old river was in a small city.",
     "",

@@ -17,6 +17,8 @@ from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
 from electra.tasks.inference import predict
 
+pytestmark = pytest.mark.numeric
+
 TEXTS = ["The old river was in a small city.", "", "café 日本語 🙂 don't", "music"]
 SLOW = pytest.mark.slow
 CLASSES = Classification(("bad", "fair", "good"))

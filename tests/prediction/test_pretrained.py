@@ -6,6 +6,8 @@ import transformers
 from electra.prediction.load import load
 from electra.prediction.spans import windows
 
+pytestmark = pytest.mark.numeric
+
 TEXTS = ["The old river was in a small city.", "music", "naïve café 日本語 🙂, don't stop reading (cities)!"]
 
 
@@ -75,10 +77,11 @@ def test_gaps_of_a_long_text_are_filled_where_they_stand(model, make_text):
     assert all(0 < mask["candidates"][0]["probability"] <= 1 for mask in answer["masks"])
 
 
-def test_many_gaps_are_answered_in_bounded_memory(model, monkeypatch):
+def test_many_gaps_are_answered_in_bounded_memory(model, monkeypatch, assert_alike):
     one = model.fill(["[MASK] " * 40])
     monkeypatch.setattr(type(model.generator.head).reduce, "__kwdefaults__", {"logits_per_chunk": 1000})
-    assert model.fill(["[MASK] " * 40]) == one
+    # A product of fewer rows may be added up in another order.
+    assert_alike(model.fill(["[MASK] " * 40]), one)
 
 
 def test_a_sample_has_the_generators_distribution(model, tokenizer):

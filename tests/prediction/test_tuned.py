@@ -15,6 +15,8 @@ from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging, TaggingExample
 from electra.tasks.inference import outputs_of, predict
 
+pytestmark = pytest.mark.numeric
+
 WHERE = {"id": "0", "where": "here"}
 FAMILIES = {
     "classification": Classification(("bad", "fair", "good")),

@@ -8,6 +8,8 @@ from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_a
 from electra.pretraining import metrics
 from electra.pretraining.objectives.electra import detection_losses
 
+pytestmark = pytest.mark.numeric
+
 
 def verdicts(count: int, *, seed: int, spread: float, bias: float, signal: float):
     random = torch.Generator().manual_seed(seed)

@@ -10,6 +10,8 @@ from electra.pretraining.masking import StepRandom, TokenFacts
 from electra.pretraining.networks import build_networks
 from electra.pretraining.objectives import build_objective
 
+pytestmark = pytest.mark.numeric
+
 RANDOM = StepRandom(seed=0, step=0, num_rows=32)
 
 

@@ -21,6 +21,8 @@ from electra.pretraining.objectives.electra import Electra, detection_losses
 from electra.train.optim import OptimizerConfig, build_optimizer, clip_by_global_norm, set_learning_rate
 from electra.train.schedule import ScheduleConfig, learning_rate
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module", params=["pretrain_mini", "pretrain_mini_gen2layers"])
 def dump(request, shared: Path):
@@ -43,10 +45,16 @@ def objective(dump) -> Electra:
         seq_length=settings["max_seq_length"],
         seed=0,
     )
-    variables = {name[2:]: array for name, array in arrays.items() if name.startswith("w/")}
-    objective.load_state_dict(names.from_tensorflow(variables))
     assert isinstance(objective, Electra)
+    load_weights(arrays, objective, "w/")
     return objective.eval()
+
+
+def load_weights(arrays, objective, prefix):
+    variables = {
+        name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)
+    }
+    objective.load_state_dict(names.from_tensorflow(variables))
 
 
 def tensor(arrays, name):
@@ -191,7 +199,7 @@ def test_five_optimizer_steps(dump, objective):
         prefix = f"step{step}/"
         output = run(arrays, objective, prefix)
         torch.testing.assert_close(
-            output.loss.detach(), tensor(arrays, f"{prefix}out/total_loss"), rtol=1e-5, atol=0
+            output.loss.detach(), tensor(arrays, f"{prefix}out/total_loss"), rtol=1e-6, atol=0
         )
         optimizer.zero_grad()
         output.loss.backward()
@@ -203,6 +211,9 @@ def test_five_optimizer_steps(dump, objective):
         optimizer.step()
         compare_weights(arrays, objective, prefix)
         compare_slots(arrays, objective, optimizer, prefix)
+        # The next from the authors' weights: losses of 26 to 88 show that their training is no longer stable,
+        # and what is rounding in the weights, theirs too, would grow to 1e-5 of the fifth loss.
+        load_weights(arrays, objective, f"{prefix}w/")
 
 
 def compare_weights(arrays, objective, prefix):
@@ -225,6 +236,13 @@ def compare_slots(arrays, objective, optimizer, prefix):
             for name, parameter in objective.named_parameters(remove_duplicate=False)
         }
         for name, array in names.to_tensorflow(moments).items() if slots else ():
+            # In proportion to the terms that a gradient adds up. Those of a key's bias, the gradients of all
+            # keys, cancel and leave their rounding; the kernel's are the same times inputs of a size of one.
+            terms = slots[f"{prefix}slot/{name}/{slot}".replace("/key/bias", "/key/kernel")]
             np.testing.assert_allclose(
-                array, slots[f"{prefix}slot/{name}/{slot}"], rtol=0, atol=1e-5, err_msg=name
+                array,
+                slots[f"{prefix}slot/{name}/{slot}"],
+                rtol=0,
+                atol=5e-5 * np.abs(terms).max(),
+                err_msg=name,
             )

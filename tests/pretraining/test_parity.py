@@ -10,6 +10,8 @@ from electra.model.sizes import generator_config
 from electra.pretraining.config import GeneratorConfig
 from electra.pretraining.masking import StepRandom
 
+pytestmark = pytest.mark.numeric
+
 
 def transformers_networks(toy, objective):
     """Their two classes with our weights, sharing embeddings."""

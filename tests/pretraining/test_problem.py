@@ -21,6 +21,8 @@ from electra.train.optim import OptimizerConfig, build_optimizer
 from electra.train.schedule import Budget, ScheduleConfig
 from electra.train.state import TrainState
 
+pytestmark = pytest.mark.numeric
+
 
 class ToyBatches:
     """Batches of the toy language: as much of `text.batches.Batches` as a problem uses."""

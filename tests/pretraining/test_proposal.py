@@ -9,6 +9,8 @@ from electra.pretraining.networks import FixedGenerator
 from electra.pretraining.objectives.electra import proposal_sums, run_generator
 from electra.pretraining.sampling import Unigram
 
+pytestmark = pytest.mark.numeric
+
 RANDOM = StepRandom(seed=0, step=0, num_rows=256)
 
 

@@ -12,6 +12,8 @@ from electra.errors import InputError
 from electra.pretraining.sampling import Unigram, corrupt, sample
 from electra.seeds import torch_generator
 
+pytestmark = pytest.mark.numeric
+
 # Numbers lie below 1, but one in single precision may have been rounded up to it.
 SMALLEST, LARGEST, ROUNDED_UP = 0.0, 1 - 2.0**-53, 1.0
 

@@ -6,6 +6,8 @@ import torch
 from electra.model.encoder import initialise
 from electra.pretraining.networks import TwoTowers
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(params=["absolute", "rotary", "alibi"])
 def towers(request, toy) -> TwoTowers:

@@ -7,6 +7,8 @@ from electra.errors import InputError
 from electra.pretraining.config import GeneratorConfig
 from electra.pretraining.vocabulary import VocabularyMap, carry_over, change_vocabulary, map_vocabulary
 
+pytestmark = pytest.mark.numeric
+
 OLD = ["[PAD]", "[UNK]", "un", "##do", "do", "##ing", "cat"]
 NEW = ["[PAD]", "[UNK]", "do", "undoing", "кот", "##ing"]
 

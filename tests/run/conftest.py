@@ -21,10 +21,35 @@ SMALL = {
     "train.steps": 20,
     "train.batch_size": 8,
     "train.learning_rate": 0.01,
+    # Numbers are compared: what `auto` chooses depends on the processor.
+    "train.precision": "fp32",
     "checkpoint.save_every": 4,
     "log.log_every": 1,
     "log.evaluate_every": 10,
     "valid_rows": 16,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounding:
+    """How far numbers of one computation in another order may lie apart, in proportion to them."""
+
+    loss: float
+    """Of the first step, from the same weights."""
+    gradient_norm: float
+    later_loss: float
+    """Of steps whose weights have been apart already."""
+
+
+ROUNDING = {
+    # 24 bits, 6e-8 of a number. Losses are sums of some hundred terms of one sign; a norm's terms are squares
+    # of sums with terms of both. Updates have the size of the learning rate whatever the gradient's, which
+    # spreads the differences from step to step.
+    "fp32": Rounding(loss=1e-6, gradient_norm=1e-5, later_loss=1e-3),
+    # 8 bits: two results of one product may be neighbours, 2**-8 apart, and so may a loss that all of them
+    # move the same way. A weight's gradient is rounded in each part, by half of that, before parts are added
+    # in fp32. Later a token may be drawn differently: one of two hundred, at several times the mean loss.
+    "bf16": Rounding(loss=2**-8, gradient_norm=2**-8, later_loss=0.05),
 }
 
 
@@ -67,6 +92,17 @@ class SmallRuns:
             assert values.keys() == other_tensors[group].keys()
             for key, value in values.items():
                 assert torch.equal(value, other_tensors[group][key]), (group, key)
+
+    def assert_same_work(self, run: Path, other: Path, *, precision: str) -> None:
+        """The same rows, divided otherwise."""
+        rounding = ROUNDING[precision]
+        ours, theirs = (self.lines(place, "train") for place in (run, other))
+        assert ours[0]["loss"] == pytest.approx(theirs[0]["loss"], rel=rounding.loss)
+        norms = [lines[0]["gradient_norm"] for lines in (ours, theirs)]
+        assert norms[0] == pytest.approx(norms[1], rel=rounding.gradient_norm)
+        for our, their in zip(ours, theirs, strict=True):
+            assert our["loss"] == pytest.approx(their["loss"], rel=rounding.later_loss)
+            assert our["tokens"] == their["tokens"]
 
 
 def prepare_small(folder: Path, *, seed: int) -> Path:

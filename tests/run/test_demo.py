@@ -43,7 +43,7 @@ def commands(monkeypatch):
         ]
 
     monkeypatch.setattr("electra.run.demo.electra", record)
-    monkeypatch.setattr("electra.run.demo.builtin.passages", passages)
+    monkeypatch.setattr("electra.run.demo.corpus.passages", passages)
     return called, broken
 
 

@@ -30,6 +30,8 @@ KEYS = {
     "train.batch_size": 8,
     "train.learning_rate": 0.002,
     "train.layer_decay": 1.0,
+    # Numbers are compared: what `auto` chooses depends on the processor.
+    "train.precision": "fp32",
     "log.log_every": 1,
 }
 
@@ -197,6 +199,15 @@ def test_stopped_and_continued_is_bit_for_bit_the_same(tune, tuned, tmp_path, in
     for seed in range(3):
         assert_same_seed(tmp_path / "out" / f"seed-{seed}", tuned / f"seed-{seed}")
     assert scores_of(tmp_path / "out")["splits"] == scores_of(tuned)["splits"]
+
+
+def test_the_same_holds_in_bf16(tune, tmp_path, interrupt):
+    keys = {"seeds": 1, "train__epochs": 1, "train__precision": "bf16", "checkpoint__save_every": 2}
+    tune(tmp_path / "whole", **keys)
+    interrupt((0, 5))
+    tune(tmp_path / "parts", code=cli.INTERRUPTED, **keys)
+    tune(tmp_path / "parts", **keys)
+    assert_same_seed(tmp_path / "parts" / "seed-0", tmp_path / "whole" / "seed-0")
 
 
 def test_a_crash_costs_only_what_came_after_the_last_checkpoint(tune, tuned, tmp_path, monkeypatch):

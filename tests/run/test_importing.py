@@ -17,7 +17,7 @@ from foreign_models import write_bundle
 HEADS = ["--num_attention_heads", "2"]
 # Those of the values of the runs here that are not read off the shapes.
 KEYS = ["train.steps=20", "train.batch_size=8", "train.learning_rate=0.01", "checkpoint.save_every=4"]
-MORE_KEYS = ["log.log_every=1", "log.evaluate_every=10", "valid_rows=16"]
+MORE_KEYS = ["log.log_every=1", "log.evaluate_every=10", "valid_rows=16", "train.precision=fp32"]
 
 
 def write_checkpoint(step_folder: Path, prefix: Path) -> None:

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from electra.serve.batching import Call
-from electra.serve.observing import Measured, Metrics
+from electra.serve.metrics import Metrics, MetricsMiddleware
 
 
 def lines(metrics):
@@ -24,7 +24,7 @@ async def ignore(_):
 
 
 def serve(app, metrics, path):
-    measured = Measured(app, metrics, routes=["/detect"])
+    measured = MetricsMiddleware(app, metrics=metrics, routes=["/detect"])
     asyncio.run(measured({"type": "http", "path": path}, nothing, ignore))
 
 
@@ -61,7 +61,9 @@ def test_a_client_that_left_and_a_failure_are_counted(metrics):
     serve(silent, metrics, "/detect")
     with pytest.raises(RuntimeError):
         serve(broken, metrics, "/detect")
-    assert lines(metrics)['electra_requests_total{code="499",route="/detect"}'] == 2
+    found = lines(metrics)
+    assert found['electra_requests_total{code="499",route="/detect"}'] == 1
+    assert found['electra_requests_total{code="500",route="/detect"}'] == 1
 
 
 def test_batches_and_the_queue_are_measured(metrics):

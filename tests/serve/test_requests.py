@@ -1,20 +1,21 @@
-import contextlib
 import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra.serve.errors import RefusalError
+from electra.serve.app import build_app
+from electra.serve.errors import ApiError
 from electra.serve.limits import Limits
-from electra.serve.requests import MAX_CANDIDATES, REQUESTS, body_schema, read_call
+from electra.serve.requests import ENDPOINTS, MAX_CANDIDATES, bounds_schema, make_call, pair_cost
+from running import ask, serving
 
 LIMITS = Limits(max_texts=8, max_characters=1_000)
 
 
 def read(ability, body, *, limits=LIMITS):
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return read_call(ability, raw, limits, row_length=32)
+    request = ENDPOINTS[ability].request.model_validate(body)
+    return make_call(ability, request, limits, row_length=32)
 
 
 def test_a_body_becomes_a_call():
@@ -26,9 +27,10 @@ def test_a_body_becomes_a_call():
 
 
 def test_pairs_are_a_column_if_they_are_given():
-    assert read("classify", {"texts": ["a"]}).options == {"pairs": None}
+    alone = read("classify", {"texts": ["abc"]})
+    assert (alone.options, alone.cost) == ({"pairs": None}, 3)
     both = read("classify", {"texts": ["a"], "pairs": ["b"]})
-    assert (both.columns, both.options) == ({"texts": ["a"], "pairs": ["b"]}, {})
+    assert (both.columns, both.options, both.cost) == ({"texts": ["a"], "pairs": ["b"]}, {}, 2)
 
 
 def test_words_may_come_cut():
@@ -37,78 +39,143 @@ def test_words_may_come_cut():
     assert call.cost == 8 + 4 + 6
 
 
+def test_two_long_texts_cost_more_than_their_characters():
+    short, long = "a" * 10, "a" * 1_000
+    assert pair_cost([short, short], [short, long], row_length=100) == 20 + 1_010
+    assert pair_cost([long], [long], row_length=100) == 20_000
+
+
+@pytest.mark.parametrize("ability", ENDPOINTS)
+def test_the_example_of_the_description_is_right(ability):
+    example = ENDPOINTS[ability].example
+    assert read(ability, example).size == len(example.get("texts") or example["questions"])
+
+
+@pytest.mark.parametrize("ability", ENDPOINTS)
+def test_the_description_has_the_limits_of_the_server(ability):
+    schema = ENDPOINTS[ability].request.model_json_schema()
+    assert schema["additionalProperties"] is False
+    bounds = bounds_schema(ENDPOINTS[ability], LIMITS)["properties"]
+    assert set(bounds) == set(schema["properties"]) & {"texts", "pairs", "questions", "contexts"}
+    assert all(bound == {"maxItems": 8} for bound in bounds.values())
+
+
+class Part:
+    """Stands in for the parts of a model that the app looks at."""
+
+    max_length = 32
+
+
+class Everything:
+    """A model that has every ability, for tests of what comes before the model."""
+
+    path, labels, tuned, reader = "everything", (), None, Part
+    abilities = tuple(ENDPOINTS)
+
+    def tag(self, texts):
+        joined = (text if isinstance(text, str) else " ".join(text) for text in texts)
+        return [{"text": text, "words": [], "chunks": []} for text in joined]
+
+    def fill(self, texts, top):
+        return [{"text": text, "masks": []} for text in texts]
+
+    def __getattr__(self, ability):
+        """What has to be refused must not get here."""
+        raise AttributeError(ability)
+
+
+@pytest.fixture(scope="module")
+def url():
+    with serving(build_app(Everything(), limits=LIMITS)) as address:
+        yield address
+
+
+REFUSED = [
+    ("detect", b"", "body"),
+    ("detect", b"{", "body"),
+    ("detect", b"[]", "body"),
+    ("detect", b"null", "body"),
+    ("detect", b"[" * 100_000, "body"),
+    ("detect", b'{"texts":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "body"),
+    ("detect", b'{"texts": ["\xff\xfe"]}', "body"),
+    ("detect", b'{"texts": ["\xed\xa0\x80"]}', "texts[0]"),
+    ("detect", rb'{"texts": ["\ud800"]}', "texts[0]"),
+    ("detect", rb'{"texts": [], "\ud800": 1}', "?"),
+    ("tag", rb'{"texts": ["a", ["b", "\ud800"]]}', "texts[1]"),
+    ("detect", b'{"texts": ' + b"1" * 5_000 + b"}", "body"),
+    ("detect", {}, "texts"),
+    ("detect", {"texts": None}, "texts"),
+    ("detect", {"texts": "a text"}, "texts"),
+    ("detect", {"texts": ["a", 1]}, "texts[1]"),
+    ("detect", {"texts": ["a"], "top": 1}, "top"),
+    ("detect", {"texts": ["a"] * 9}, "texts"),
+    ("detect", {"texts": ["a" * 600, "b" * 600]}, "texts"),
+    ("fill", {"texts": ["a"], "top": 0}, "top"),
+    ("fill", {"texts": ["a"], "top": "5"}, "top"),
+    ("fill", {"texts": ["a"], "top": True}, "top"),
+    ("corrupt", {"texts": ["a"], "mask_prob": 0}, "mask_prob"),
+    ("corrupt", {"texts": ["a"], "mask_prob": 1.5}, "mask_prob"),
+    ("corrupt", b'{"texts": ["a"], "mask_prob": NaN}', "mask_prob"),
+    ("corrupt", b'{"texts": ["a"], "mask_prob": 1e999}', "mask_prob"),
+    ("corrupt", {"texts": ["a"], "seed": -1}, "seed"),
+    ("corrupt", {"texts": ["a"], "seed": 2**64}, "seed"),
+    ("embed", {"texts": ["a"], "pooling": "median"}, "pooling"),
+    ("similarity", {"texts": ["a"]}, "pairs"),
+    ("similarity", {"texts": ["a"], "pairs": []}, "pairs"),
+    ("classify", {"texts": ["a"], "pairs": ["b", "c"]}, "pairs"),
+    ("classify", {"texts": ["a" * 300], "pairs": ["b" * 300]}, "texts"),
+    ("tag", {"texts": [["a", 1]]}, "texts[0]"),
+    ("tag", {"texts": [[""] * 1_001]}, "texts"),
+    ("answer", {"questions": ["a"], "contexts": []}, "contexts"),
+]
+
+
+@pytest.mark.parametrize(("ability", "body", "field"), REFUSED)
+def test_what_is_wrong_is_refused_by_its_name(url, ability, body, field):
+    answer = ask(url, f"/{ability}", body)
+    assert answer.status == 422
+    assert answer.error["field"].startswith(field)
+    assert len(answer.error["message"]) < 400
+
+
 @pytest.mark.parametrize(
-    ("ability", "body", "field"),
-    [
-        ("detect", b"", "body"),
-        ("detect", b"{", "body"),
-        ("detect", b"[]", "body"),
-        ("detect", b"null", "body"),
-        ("detect", b"[" * 100_000, "body"),
-        ("detect", b'{"texts":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "body"),
-        ("detect", b'{"texts": ["\xff\xfe"]}', "body"),
-        ("detect", b'{"texts": ["\xed\xa0\x80"]}', "body"),
-        ("detect", rb'{"texts": ["\ud800"]}', "body"),
-        ("detect", {}, "texts"),
-        ("detect", {"texts": None}, "texts"),
-        ("detect", {"texts": "a text"}, "texts"),
-        ("detect", {"texts": ["a", 1]}, "texts[1]"),
-        ("detect", {"texts": ["a"], "top": 1}, "top"),
-        ("detect", {"texts": ["a"] * 9}, "texts"),
-        ("detect", {"texts": ["a" * 600, "b" * 600]}, "texts"),
-        ("fill", {"texts": ["a"], "top": 0}, "top"),
-        ("fill", {"texts": ["a"], "top": "5"}, "top"),
-        ("fill", {"texts": ["a"], "top": True}, "top"),
-        ("corrupt", {"texts": ["a"], "mask_prob": 0}, "mask_prob"),
-        ("corrupt", {"texts": ["a"], "mask_prob": 1.5}, "mask_prob"),
-        ("corrupt", b'{"texts": ["a"], "mask_prob": NaN}', "mask_prob"),
-        ("corrupt", b'{"texts": ["a"], "mask_prob": 1e999}', "mask_prob"),
-        ("corrupt", {"texts": ["a"], "seed": -1}, "seed"),
-        ("corrupt", {"texts": ["a"], "seed": 2**64}, "seed"),
-        ("embed", {"texts": ["a"], "pooling": "median"}, "pooling"),
-        ("similarity", {"texts": ["a"]}, "pairs"),
-        ("similarity", {"texts": ["a"], "pairs": []}, "pairs"),
-        ("classify", {"texts": ["a"], "pairs": ["b", "c"]}, "pairs"),
-        ("classify", {"texts": ["a" * 300], "pairs": ["b" * 300]}, "texts"),
-        ("tag", {"texts": [["a", 1]]}, "texts[0]"),
-        ("tag", {"texts": [[""] * 1_001]}, "texts"),
-        ("answer", {"questions": ["a"], "contexts": []}, "contexts"),
-    ],
+    ("ability", "name", "nearest"), [("detect", "text", "texts"), ("answer", "context", "contexts")]
 )
-def test_what_is_wrong_is_refused_by_its_name(ability, body, field):
-    with pytest.raises(RefusalError) as caught:
-        read(ability, body)
-    assert caught.value.status == 422
-    assert (caught.value.error.field or "").startswith(field)
-    assert len(caught.value.error.message) < 400
+def test_an_unknown_field_is_refused_with_the_nearest_one(url, ability, name, nearest):
+    answer = ask(url, f"/{ability}", {**ENDPOINTS[ability].example, name: "secret"})
+    assert (answer.status, answer.error["field"]) == (422, name)
+    assert answer.error["message"].endswith(f"did you mean {nearest}?")
+    assert "secret" not in answer.error["message"]
 
 
-def test_a_message_does_not_repeat_the_text():
-    with pytest.raises(RefusalError) as caught:
-        read("detect", {"texts": ["fine"], "private": "secret"})
-    assert "secret" not in caught.value.error.message
+def test_a_misspelt_field_is_not_called_missing(url):
+    assert ask(url, "/detect", {"text": ["a"]}).error["field"] == "text"
 
 
 def test_candidates_are_bounded():
     limits = Limits()
     text = "[MASK]" * (MAX_CANDIDATES // 100)
     assert read("fill", {"texts": [text], "top": 100}, limits=limits).size == 1
-    with pytest.raises(RefusalError, match="ask for fewer"):
+    with pytest.raises(ValueError, match=r"top\n"):
         read("fill", {"texts": [text, "[MASK]"], "top": 100}, limits=limits)
+    with pytest.raises(ValueError, match=r"top\n"):
+        read("fill", {"texts": ["[MASK]" * (MAX_CANDIDATES // 5 + 1)]}, limits=limits)
 
 
-@pytest.mark.parametrize("ability", REQUESTS)
-def test_the_example_of_the_description_is_right(ability):
-    schema = body_schema(ability, LIMITS)
-    (example,) = schema["examples"]
-    assert read(ability, example).size == len(example.get("texts") or example["questions"])
-    assert schema["additionalProperties"] is False
-    assert '"maxItems": 8' in json.dumps(schema)
+def test_limits_are_those_of_the_server():
+    body = {"texts": ["a"] * 20}
+    assert read("detect", body, limits=Limits(max_texts=20)).size == 20
+    with pytest.raises(ApiError) as caught:
+        read("detect", body, limits=Limits(max_texts=19))
+    assert (caught.value.status_code, caught.value.error.field) == (422, "texts")
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60) | st.text(max_size=30).map(lambda text: json.dumps({"texts": [text]}).encode()))
-def test_any_bytes_are_a_call_or_a_refusal(body):
-    # Nothing else may be raised.
-    with contextlib.suppress(RefusalError):
-        assert read("tag", body).columns["texts"] == json.loads(body)["texts"]
+def test_any_bytes_get_results_or_an_error(url, body):
+    answer = ask(url, "/tag", body)
+    assert answer.status in (200, 422)
+    if answer.status == 200:
+        assert [result["text"] for result in answer.content["results"]] == json.loads(body)["texts"]
+    else:
+        assert answer.error["field"]

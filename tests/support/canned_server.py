@@ -1,6 +1,6 @@
 """Canned answers of `electra serve`, so that a browser's tests are fast and know what they will see.
 
-A module of its own, run by its path. Words stand for what a model would think of them.
+Words stand for what a model would think of them.
 """
 
 import json
@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from typing import Any
 
-from electra.serve.observing import HEADERS
+from electra.serve.app import PAGE, SECURITY_HEADERS
 
-PAGE = files("electra.serve") / "page"
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 SUSPICIONS = {"ate": 0.934, "wine": 0.61, "ing": 0.8}
@@ -155,7 +153,7 @@ class Handler(BaseHTTPRequestHandler):
     stub: Stub
 
     def do_GET(self) -> None:
-        name = self.path.strip("/") or "index.html"
+        name = self.path.removeprefix("/page").strip("/") or "index.html"
         if name == "model":
             self.reply(self.stub.model)
             return
@@ -195,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
             for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Security-Policy", HEADERS["Content-Security-Policy"])
+            self.send_header("Content-Security-Policy", SECURITY_HEADERS["Content-Security-Policy"])
             self.send_header("X-Content-Type-Options", "nosniff")
             self.end_headers()
             self.wfile.write(body)

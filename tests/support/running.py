@@ -1,4 +1,4 @@
-"""An app -> a real server on loopback, and clients for it: `runpy` brings it to the tests."""
+"""An app -> a real server on loopback, and clients for it."""
 
 import contextlib
 import http.client
@@ -9,7 +9,7 @@ import time
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from electra.serve.listening import Server, listen, url_of
+from electra.serve.app import Server, listen, url_of
 
 PATIENCE = 30.0
 
@@ -39,15 +39,15 @@ def wait_until(condition) -> None:
 
 
 @contextlib.contextmanager
-def serving(application):
+def serving(app):
     """Its address, while a thread serves it."""
     with listen("127.0.0.1", 0) as listening:
         url = url_of(listening)
-        server = Server(application, drain_seconds=5)
+        server = Server(app, drain_seconds=5)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            wait_until(lambda: application.state != "loading")
+            wait_until(lambda: app.state.service.status != "loading")
             yield url
         finally:
             server.should_exit = True

@@ -11,6 +11,8 @@ from electra.tasks.families.family import TaskRow
 from electra.tasks.inference import outputs_of
 from electra.tasks.model import TaskModel
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 
 

@@ -6,6 +6,8 @@ from electra.tasks.families.family import ChoiceExample
 from electra.tasks.inference import outputs_of, predict
 from electra.tasks.model import TaskModel
 
+pytestmark = pytest.mark.numeric
+
 FAMILY = Classification(("bad", "good"))
 
 

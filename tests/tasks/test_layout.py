@@ -21,6 +21,8 @@ from electra.tasks.folders import FineTuned, copy_head, load_encoder, load_model
 from electra.tasks.inference import predict
 from electra.tasks.model import TaskModel
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 WHERE = {"id": "0", "where": "here"}
 TEXT = TextExample(**WHERE, text="the film was lovely", text_pair="the music seemed rather dull to me")

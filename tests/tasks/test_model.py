@@ -6,6 +6,8 @@ from electra.tasks.batches import collate
 from electra.tasks.families.classification import Classification, Regression
 from electra.tasks.model import TaskModel
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 TASKS = {"mood": Classification(("bad", "good")), "train.csv": Regression(), "keys": Classification("abc")}
 

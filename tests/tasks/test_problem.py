@@ -24,6 +24,8 @@ from electra.train.schedule import Budget, ScheduleConfig
 from electra.train.session import LogConfig, Session
 from electra.train.state import TrainState
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 MOOD = Classification(("bad", "good"), ("mcc", "accuracy"))
 BATCH = 8

@@ -17,6 +17,8 @@ from electra.tasks.families.similarity import Similarity
 from electra.tasks.folders import add_sentence_transformer
 from electra.text import tokenizer as tokenizers
 
+pytestmark = pytest.mark.numeric
+
 TEXTS = [
     "hello world",
     "Ein Männchen, das Häuser baut, fährt heim",

@@ -10,6 +10,8 @@ from electra.tasks.families.similarity import Similarity
 from electra.tasks.folders import head_from_transformers, head_to_transformers
 from electra.tasks.model import TaskModel
 
+pytestmark = pytest.mark.numeric
+
 
 def head_of(family, encoder):
     return TaskModel(encoder, {"task": family}).head("task").eval()

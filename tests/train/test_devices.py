@@ -14,10 +14,25 @@ CPU = torch.device("cpu")
 
 
 def test_auto_takes_bf16_only_where_it_is_faster(monkeypatch):
+    monkeypatch.delenv(devices.AUTO_PRECISION, raising=False)
     for speed, expected in ((10.0, "fp32"), (1000.0, "bf16")):
         speeds = {"fp32": 100.0, "bf16": speed}
         monkeypatch.setattr(devices, "gemm_speed", lambda device, name, speeds=speeds, **_: speeds[name])
         assert devices.choose_precision("auto", CPU, World()) == expected
+
+
+@pytest.mark.parametrize("stated", ["fp32", "bf16"])
+def test_the_environment_says_what_auto_is_and_nothing_is_measured(monkeypatch, stated):
+    monkeypatch.setenv("ELECTRA_AUTO_PRECISION", stated)
+    monkeypatch.setattr(devices, "gemm_speed", lambda *_, **__: pytest.fail("measured"))
+    assert devices.choose_precision("auto", CPU, World()) == stated
+    assert devices.choose_precision("fp32", CPU, World()) == "fp32"
+
+
+def test_a_wrong_precision_in_the_environment_is_refused_by_its_name(monkeypatch):
+    monkeypatch.setenv("ELECTRA_AUTO_PRECISION", "fp16")
+    with pytest.raises(InputError, match=r"ELECTRA_AUTO_PRECISION is 'fp16', expected fp32 or bf16"):
+        devices.choose_precision("auto", CPU, World())
 
 
 def test_a_named_precision_is_taken_and_an_impossible_one_refused():

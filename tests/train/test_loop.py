@@ -24,6 +24,8 @@ from electra.train.schedule import Budget, ScheduleConfig, learning_rate
 from electra.train.session import LogConfig, Session, due
 from electra.train.state import TrainState
 
+pytestmark = pytest.mark.numeric
+
 POINTS = 16
 
 

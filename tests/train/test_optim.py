@@ -23,6 +23,8 @@ from electra.train.optim import (
 )
 from electra.train.schedule import ScheduleConfig, learning_rate
 
+pytestmark = pytest.mark.numeric
+
 
 class Block(nn.Module):
     def __init__(self) -> None:
@@ -371,6 +373,20 @@ class TransformersElectra(nn.Module):
         return (losses * weights).sum() / weights.sum() + 50 * detection
 
 
+SLOT_ROUNDING = 5e-5
+"""Of the terms that a gradient adds up: five steps of some hundred tokens, in fp32 and in another order."""
+
+
+def gradients_added(name: str) -> str:
+    """The variable whose gradient has the size of the terms of this one's.
+
+    A query's softmax does not change if all keys are moved, so that in the gradient of a key's bias those of
+    the keys cancel. What is left is their rounding, in proportion to them; the kernel's gradient is made of
+    the same, times inputs that were normed to a size of one.
+    """
+    return name.replace("/key/bias", "/key/kernel")
+
+
 def test_the_originals_five_steps(recorded: tuple[Path, dict[str, Tensor]]) -> None:
     folder, dump = recorded
     config, schedule, total_steps = originals_optimizer(folder)
@@ -381,17 +397,19 @@ def test_the_originals_five_steps(recorded: tuple[Path, dict[str, Tensor]]) -> N
     def original(key: str) -> Tensor:
         return dump[key].T if "/kernel" in key else dump[key]
 
-    with torch.no_grad():
-        for name, param in named.items():
-            param.copy_(original(f"w/{name}"))
     optimizer = build_optimizer(config, named.items())
     for step in range(5):
         prefix = f"step{step}/"
+        # Each step from the original's weights, with our moments: losses of 26 to 88 show that it is not
+        # stable, and what is rounding in the weights, its own too, would grow to 1e-5 of the fifth loss.
+        with torch.no_grad():
+            for name, param in named.items():
+                param.copy_(original(f"step{step - 1}/w/{name}" if step else f"w/{name}"))
         optimizer.zero_grad()
         loss = model.loss({key.removeprefix(prefix): dump[key] for key in dump if key.startswith(prefix)})
         loss.backward()
         norm = clip_by_global_norm(named.values(), clip_norm=config.clip_norm)
-        assert loss.item() == pytest.approx(dump[f"{prefix}out/total_loss"].item(), rel=1e-5)
+        assert loss.item() == pytest.approx(dump[f"{prefix}out/total_loss"].item(), rel=1e-6)
         assert norm.item() == pytest.approx(dump[f"{prefix}grad_global_norm"].item(), rel=1e-5)
         set_learning_rate(
             optimizer, learning_rate(schedule, step=step + 1, progress=(step + 1) / total_steps)
@@ -399,9 +417,8 @@ def test_the_originals_five_steps(recorded: tuple[Path, dict[str, Tensor]]) -> N
         optimizer.step()
         for name, param in named.items():
             assert_near(param, original(f"{prefix}w/{name}"), f"{prefix}{name}")
-    for name, param in named.items():
-        for ours, theirs in (("exp_avg", "adam_m"), ("exp_avg_sq", "adam_v")):
-            slot = original(f"step4/slot/{name}/{theirs}")
-            # Slots are far smaller than 1: near means near in comparison with the largest of their tensor.
-            atol = min(1e-5, 5e-5 * slot.abs().max().item() + 1e-10)
-            assert_near(optimizer.state[param][ours], slot, f"{name} {theirs}", atol=atol)
+    for theirs, ours in (("adam_m", "exp_avg"), ("adam_v", "exp_avg_sq")):
+        slots = {name: original(f"step4/slot/{name}/{theirs}") for name in named}
+        for name, param in named.items():
+            atol = SLOT_ROUNDING * slots[gradients_added(name)].abs().max().item()
+            assert_near(optimizer.state[param][ours], slots[name], f"{name} {theirs}", atol=atol)

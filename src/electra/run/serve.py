@@ -1,7 +1,6 @@
 """`electra serve`: a model -> an HTTP API and a web page.
 
-torch computes with as many threads as it chooses, which is one for each core: OMP_NUM_THREADS sets another
-number. One request is computed at a time, or several as one batch, so the threads do not compete.
+torch uses one thread per core; OMP_NUM_THREADS sets another number.
 """
 
 import ipaddress
@@ -12,28 +11,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from electra import config
-from electra.errors import InputError, import_extra
+from electra.errors import InputError
 from electra.prediction.load import Engine, load
+from electra.serve.app import Server, build_app, listen, url_of
 from electra.serve.limits import Limits
 from electra.train import devices
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(Limits):
-    """A model, an address, and how much to take on at a time."""
+    """A model, an address, and limits for clients."""
 
     model: str = ""
-    """Folder of a run, of a fine-tuned or of an exported model."""
+    """Folder of a run, a fine-tuned model or an exported model."""
     engine: Engine = "torch"
-    """What computes: torch, or onnx for a model made by `electra export --to onnx`."""
+    """Library that runs the model: torch, or onnx for a model from `electra export --to onnx`."""
     device: str = "cpu"
-    """Where torch computes: cpu, cuda, cuda:1, mps, or auto for the fastest there is."""
+    """Device for torch: cpu, cuda, cuda:1, mps, or auto for the fastest one available."""
     host: str = "127.0.0.1"
-    """Address to listen on; by default only this machine can reach it."""
+    """Address to listen on; the default is reachable from this machine only."""
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
     api_key_file: str = ""
-    """File with the key that clients have to send, as `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    """File with the key that clients must send as `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,48 +42,43 @@ class ServeConfig(Limits):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve a model until a signal asks to stop."""
+    """Serve a model until SIGINT or SIGTERM."""
     settings = config.parse(ServeConfig, arguments, prog="electra serve")
     if not settings.model:
         raise InputError("give --model DIR (see 'electra serve --help')")
-    for module in ("fastapi", "prometheus_client", "uvicorn"):
-        import_extra(module, extra="serve")
-    from electra.serve.app import build_app
-    from electra.serve.listening import Server, listen, url_of
-
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     key = read_key(Path(settings.api_key_file)) if settings.api_key_file else None
-    # Before the model is loaded, which may take a while.
+    # First, because loading the model may take a while.
     with listen(settings.host, settings.port) as listening:
         devices.set_up_allocator()
         model = load(settings.model, device=settings.device, engine=settings.engine)
-        application = build_app(model, limits=settings, key=key)
+        app = build_app(model, limits=settings, key=key)
         if key is None and not is_loopback(settings.host):
             print(
-                f"electra: warning: anyone who can reach {settings.host} may use the model: give "
-                "--api_key_file FILE, or --host 127.0.0.1",
+                f"electra: warning: anyone who can reach {settings.host} can use the model: set "
+                "--api_key_file FILE or --host 127.0.0.1",
                 file=sys.stderr,
             )
-        print(f"{url_of(listening)}  can {', '.join(model.abilities)}  (Ctrl-C stops it)", flush=True)
-        Server(application, drain_seconds=settings.drain_seconds).run(sockets=[listening])
+        print(f"{url_of(listening)}  can {', '.join(model.abilities)}  (Ctrl-C to stop)", flush=True)
+        Server(app, drain_seconds=settings.drain_seconds).run(sockets=[listening])
 
 
 def read_key(path: Path) -> str:
-    """The key in a file, which a header can carry."""
+    """The key in a file, in characters that an HTTP header can carry."""
     try:
         key = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"api_key_file: cannot read {path}: {error}") from error
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise InputError(
-            f"api_key_file: {path} must hold one key of ASCII letters, digits and signs without blanks; make "
+            f"api_key_file: {path} must hold one key of printable ASCII characters without blanks; to make "
             f"one: openssl rand -hex 32 > {path}"
         )
     return key
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,9 +1,11 @@
-"""A loaded model -> an ASGI app: a JSON API with the model's abilities, health, metrics, and the page.
+"""A loaded model -> a server of a JSON API with the model's abilities, health, metrics and a web page.
 
-    application = build_app(electra.load("RUN"), limits=Limits(), key="secret")
+    app = build_app(electra.load("RUN"), limits=Limits(), key="secret")
+    with listen("127.0.0.1", 8000) as listening:
+        Server(app, drain_seconds=30).run(sockets=[listening])
 
-From the outside in: headers and figures (`page_files`, `metrics`), key and body (`gate`), routes (here),
-fields of the body (`requests`), queue (`batching`), model.
+The way of a request: uvicorn (`Server`), deadlines, key and body (`limits`), a route (here) with the fields
+of its body (`requests`), the queue (`batching`), the model (`electra.prediction.model`).
 """
 
 import asyncio
@@ -11,235 +13,362 @@ import contextlib
 import inspect
 import logging
 import re
-from collections.abc import AsyncIterator
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from types import FrameType
+from typing import Annotated, Any, Literal
 
-import pydantic_core
-from fastapi import FastAPI, Request, Response, Security
+import uvicorn
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
+from fastapi.staticfiles import StaticFiles
 from pydantic import create_model
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from electra import __version__
 from electra.errors import InputError
 from electra.prediction.model import Model
 from electra.serve.batching import Batcher, Call
-from electra.serve.errors import (
-    RefusalError,
-    answer_failure,
-    answer_refusal,
-    answer_unrouted,
-    documented,
-    internal,
-)
-from electra.serve.limits import Gate, Limits
-from electra.serve.observing import Measured, Metrics, WithHeaders, read_page
+from electra.serve.errors import REASONS, ApiError, documented, error_response, internal_error
+from electra.serve.limits import AdmissionMiddleware, DeadlineProtocol, Limits
+from electra.serve.metrics import Metrics, MetricsMiddleware
 from electra.serve.requests import (
-    REQUESTS,
-    RESULTS,
+    ENDPOINTS,
+    AbilityRequest,
     Health,
     ModelFacts,
     RequestLimits,
-    body_schema,
-    read_call,
+    bounds_schema,
+    explain_invalid,
+    make_call,
 )
 
 logger = logging.getLogger(__name__)
 
-State = Literal["loading", "ready", "failed", "draining"]
-NOT_READY: dict[State, str] = {
-    "loading": "the model reads its first text: ask again",
-    "failed": "the model cannot be used: the server's log tells why",
-    "draining": "the server is about to stop: ask again later",
+Status = Literal["loading", "ready", "failed", "draining"]
+NOT_READY: dict[Status, str] = {
+    "loading": "the model is computing its first texts: try again",
+    "failed": "the model does not work: see the server's log",
+    "draining": "the server is about to stop: try again later",
 }
-JSON = "application/json"
-LIVE, READY = "/health/live", "/health/ready"
-ANYWHERE = (401, 408, 413, 500, 503)
-"""Refusals that any path may answer with."""
 BATCHES_AT_ONCE = 2
+JSON = "application/json"
+ANYWHERE = (401, 408, 413, 500, 503)
+"""Errors that any path may answer with."""
+LIVE, READY = "/health/live", "/health/ready"
+PAGE = Path(__file__).with_name("page")
 PARTS = ("final", "discriminator", "generator")
-"""Folders that are named for what they are in a run, not for the model."""
+"""Folders that are named for their place in a run, not for the model."""
+SECURITY_HEADERS = {
+    # Nothing from another site, nothing inline, in nobody's frame.
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Application:
-    """The app, and what its surroundings may ask of it."""
+class Service:
+    """A model behind a queue, and whether it should get requests."""
 
-    def __init__(self, model: Model, *, limits: Limits, key: str | None = None) -> None:
-        self.state: State = "loading"
-        self._model = model
-        self._limits = limits
-        self._page = read_page()
-        self._batcher = Batcher(
-            self._compute,
-            limits,
-            at_once=BATCHES_AT_ONCE,
-            on_batch=lambda call: self._metrics.count_batch(call),
+    def __init__(self, model: Model, limits: Limits) -> None:
+        self.model = model
+        self.limits = limits
+        self.status: Status = "loading"
+        self.metrics = Metrics(num_waiting=lambda: self.batcher.num_waiting)
+        self.batcher = Batcher(
+            self._compute, limits, at_once=BATCHES_AT_ONCE, on_batch=self.metrics.count_batch
         )
-        self._metrics = Metrics(num_waiting=lambda: self._batcher.num_waiting)
-        api = self._build_api(has_key=key is not None)
-        self._gate = Gate(api, limits=limits, key=key, open_paths=(*self._page, LIVE, READY))
-        routes = [route.path for route in api.routes if hasattr(route, "path")]
-        self._outermost = WithHeaders(Measured(self._gate, self._metrics, routes=routes))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        await self._outermost(scope, receive, send)
-
-    def drain(self) -> None:
-        """Take no more requests, and say so; those that were let in are answered."""
-        self.state = "draining"
-        self._gate.close(NOT_READY["draining"])
-
-    def _build_api(self, *, has_key: bool) -> FastAPI:
-        # FastAPI's own pages load scripts from elsewhere; the description itself is at /openapi.json.
-        api = FastAPI(
-            title="electra",
-            version=__version__,
-            description="Texts in, plain data out. All texts of a request are read, however long they are.",
-            docs_url=None,
-            redoc_url=None,
-            redirect_slashes=False,
-            lifespan=self._lifespan,
-            exception_handlers={
-                RefusalError: answer_refusal,
-                HTTPException: answer_unrouted,
-                Exception: answer_failure,
-            },
-        )
-        # The gate has compared it long before; this tells of it in the description.
-        keys = [
-            Security(HTTPBearer(auto_error=False)),
-            Security(APIKeyHeader(name="X-API-Key", auto_error=False)),
-        ]
-        needed = keys if has_key else []
-        for path in self._page:
-            api.add_api_route(path, self._answer_page, include_in_schema=False)
-        for path, endpoint in {LIVE: self._answer_live, READY: self._answer_ready}.items():
-            name = path.strip("/").replace("/", "_")
-            api.add_api_route(
-                path, endpoint, operation_id=name, tags=["health"], responses=documented(*ANYWHERE)
-            )
-        api.add_api_route("/metrics", self._answer_metrics, include_in_schema=False)
-        api.add_api_route(
-            "/model",
-            self._answer_facts,
-            operation_id="model",
-            tags=["model"],
-            responses=documented(*ANYWHERE),
-            dependencies=needed,
-        )
-        for ability in self._model.abilities:
-            self._add_ability(api, ability, dependencies=needed)
-        return api
-
-    def _add_ability(self, api: FastAPI, ability: str, *, dependencies: list[Any]) -> None:
-        async def answer(request: Request) -> Response:
-            return await self._answer(ability, request)
-
-        body = {"required": True, "content": {JSON: {"schema": body_schema(ability, self._limits)}}}
-        api.add_api_route(
-            f"/{ability}",
-            answer,
-            methods=["POST"],
-            operation_id=ability,
-            summary=ability.capitalize(),
-            description=inspect.getdoc(getattr(Model, ability)) or "",
-            tags=["abilities"],
-            response_model=None,
-            responses={
-                200: {
-                    "model": create_model(f"{ability.capitalize()}Answer", results=(RESULTS[ability], ...)),
-                    "description": "One result for each text, in the same order.",
-                },
-                **documented(*ANYWHERE, 415, 422),
-            },
-            openapi_extra={"requestBody": body},
-            dependencies=dependencies,
-        )
-
-    async def _answer(self, ability: str, request: Request) -> Response:
-        # This also keeps other sites out: without asking first, a browser sends no JSON across sites.
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-            raise RefusalError(415, f"the content type must be {JSON}")
-        tuned, reader = self._model.tuned, self._model.reader
-        row_length = reader.max_length if tuned is None else tuned.max_length
-        call = read_call(ability, await request.body(), self._limits, row_length=row_length)
-        try:
-            results = await self._batcher.submit(call)
-        except RefusalError:
-            raise
-        except Exception as error:
-            raise refusal_of(error, call) from error
-        return Response(pydantic_core.to_json({"results": results}), media_type=JSON)
-
-    def _compute(self, call: Call) -> list[Any]:
-        answers: list[Any] = getattr(self._model, call.ability)(**call.columns, **call.options)
-        return answers
 
     @contextlib.asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        async with self._batcher.running():
+    async def running(self) -> AsyncIterator[None]:
+        """Compute what is in the queue for as long as this lasts."""
+        async with self.batcher.running():
             warming_up = asyncio.create_task(self._warm_up())
             yield
             warming_up.cancel()
 
-    async def _warm_up(self) -> None:
-        """Compute the examples of the API: the first call is slow, and a damaged model shows itself."""
-        outcome: State = "ready"
+    def drain(self) -> None:
+        """Take no more requests; those that were admitted are answered."""
+        self.status = "draining"
+
+    async def answer(self, ability: str, body: AbilityRequest) -> list[Any]:
+        """One result for each text of a request."""
+        tuned, reader = self.model.tuned, self.model.reader
+        row_length = reader.max_length if tuned is None else tuned.max_length
+        call = make_call(ability, body, self.limits, row_length=row_length)
         try:
-            for ability in self._model.abilities:
-                (example,) = REQUESTS[ability].model_json_schema()["examples"]
-                await asyncio.to_thread(getattr(self._model, ability), **example)
+            return await self.batcher.submit(call)
+        except ApiError:
+            raise
+        except InputError as error:
+            # Fields are checked before, except for what only the model can judge: it names the field first.
+            named = re.match(r"(\w+)(\[\d+\])*", str(error))
+            if named and named[1] in call.columns:
+                raise ApiError(422, str(error), field=named[0]) from error
+            raise internal_error(error, what=ability) from error
+        except Exception as error:
+            raise internal_error(error, what=ability) from error
+
+    def _compute(self, call: Call) -> list[Any]:
+        results: list[Any] = getattr(self.model, call.ability)(**call.columns, **call.options)
+        return results
+
+    async def _warm_up(self) -> None:
+        """Compute the API's examples: the first call is slow, and a damaged model shows itself."""
+        outcome: Status = "ready"
+        try:
+            for ability in self.model.abilities:
+                await asyncio.to_thread(getattr(self.model, ability), **ENDPOINTS[ability].example)
         except Exception:
             logger.exception("the model does not work")
             outcome = "failed"
         # It may have been told to stop meanwhile.
-        if self.state == "loading":
-            self.state = outcome
+        if self.status == "loading":
+            self.status = outcome
 
-    async def _answer_live(self) -> Health:
-        """Whether the server works at all."""
-        if not self._batcher.is_running:
-            raise RefusalError(503, "nothing is computed any more: start the server anew")
-        return Health(status="live")
 
-    async def _answer_ready(self) -> Health:
-        """Whether requests should be sent here."""
-        if self.state != "ready":
-            raise RefusalError(503, NOT_READY[self.state])
-        return Health(status="ready")
+def build_app(model: Model, *, limits: Limits, key: str | None = None) -> FastAPI:
+    """The app for a model; with a key, only clients that send it are served."""
+    service = Service(model, limits)
+    app = FastAPI(
+        title="electra",
+        version=__version__,
+        description="Texts in, plain data out. Texts of any length are read to their end.",
+        # FastAPI's own pages load scripts from other sites; the description itself is at /openapi.json.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lambda _: service.running(),
+        exception_handlers={
+            HTTPException: answer_http_error,
+            RequestValidationError: answer_invalid_body,
+            Exception: answer_failure,
+        },
+    )
+    app.state.service = service
+    # These put the key into the description. The middleware checks it, before the body is read and for
+    # unknown paths too.
+    keys = [Depends(HTTPBearer(auto_error=False)), Depends(APIKeyHeader(name="X-API-Key", auto_error=False))]
+    needed = [] if key is None else keys
+    app.include_router(public_routes)
+    app.include_router(routes, dependencies=needed)
+    for ability in model.abilities:
+        add_ability(app, ability, service, dependencies=[*needed, Depends(require_json)])
+    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    # The last one is the outermost.
+    app.add_middleware(
+        AdmissionMiddleware,
+        limits=limits,
+        key=key,
+        is_public=lambda path: path in ("/", LIVE, READY) or path.startswith("/page/"),
+        is_draining=lambda: service.status == "draining",
+    )
+    app.add_middleware(
+        MetricsMiddleware,
+        metrics=service.metrics,
+        routes=["/", LIVE, READY, "/metrics", "/model", *(f"/{ability}" for ability in model.abilities)],
+    )
+    app.add_middleware(SecurityHeadersMiddleware)
+    return app
 
-    async def _answer_facts(self) -> ModelFacts:
-        """What the model can do, and how much of it in a request."""
-        names = [part for part in Path(self._model.path).resolve().parts if part not in PARTS]
-        limits = self._limits
-        return ModelFacts(
-            name=names[-1],
-            abilities=list(self._model.abilities),
-            labels=list(self._model.labels),
-            max_length=self._model.reader.max_length,
-            limits=RequestLimits(
-                max_texts=limits.max_texts, max_characters=limits.max_characters, max_body=limits.max_body
-            ),
+
+def add_ability(app: FastAPI, ability: str, service: Service, *, dependencies: list[Any]) -> None:
+    """The route of an ability: a body like its model in, results like their model out."""
+    endpoint = ENDPOINTS[ability]
+
+    async def answer(body: AbilityRequest) -> dict[str, Any]:
+        return {"results": await service.answer(ability, body)}
+
+    # FastAPI reads the model of the body from the annotation.
+    answer.__annotations__["body"] = endpoint.request
+    bounds = bounds_schema(endpoint, service.limits)
+    app.add_api_route(
+        f"/{ability}",
+        answer,
+        methods=["POST"],
+        operation_id=ability,
+        summary=ability.capitalize(),
+        description=inspect.getdoc(getattr(Model, ability)) or "",
+        tags=["abilities"],
+        response_model=create_model(f"{ability.capitalize()}Answer", results=(endpoint.results, ...)),
+        response_description="One result for each text, in the same order.",
+        responses=documented(*ANYWHERE, 415, 422),
+        openapi_extra={"requestBody": {"content": {JSON: {"schema": bounds}}}},
+        dependencies=dependencies,
+    )
+
+
+async def require_json(request: Request) -> None:
+    """Refuse any other type: browsers then ask before they send a body from another site."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+        raise ApiError(415, f"the content type must be {JSON}")
+
+
+async def current_service(request: Request) -> Service:
+    """The service of the app that got the request."""
+    service: Service = request.app.state.service
+    return service
+
+
+CurrentService = Annotated[Service, Depends(current_service)]
+public_routes = APIRouter()
+routes = APIRouter()
+
+
+@public_routes.get("/", include_in_schema=False)
+async def page() -> FileResponse:
+    """The web page; its scripts and styles are files in /page."""
+    return FileResponse(PAGE / "index.html")
+
+
+@public_routes.get(LIVE, operation_id="health_live", tags=["health"], responses=documented(*ANYWHERE))
+async def live(service: CurrentService) -> Health:
+    """Whether the server works at all."""
+    if not service.batcher.is_running:
+        raise ApiError(503, "the server computes nothing any more: restart it")
+    return Health(status="live")
+
+
+@public_routes.get(READY, operation_id="health_ready", tags=["health"], responses=documented(*ANYWHERE))
+async def ready(service: CurrentService) -> Health:
+    """Whether requests should be sent here."""
+    if service.status != "ready":
+        raise ApiError(503, NOT_READY[service.status])
+    return Health(status="ready")
+
+
+@routes.get("/model", operation_id="model", tags=["model"], responses=documented(*ANYWHERE))
+async def facts(service: CurrentService) -> ModelFacts:
+    """What the model can do, and how large a request may be."""
+    model, limits = service.model, service.limits
+    names = [part for part in Path(model.path).resolve().parts if part not in PARTS]
+    return ModelFacts(
+        name=names[-1],
+        abilities=list(model.abilities),
+        labels=list(model.labels),
+        max_length=model.reader.max_length,
+        limits=RequestLimits(
+            max_texts=limits.max_texts, max_characters=limits.max_characters, max_body=limits.max_body
+        ),
+    )
+
+
+@routes.get("/metrics", include_in_schema=False)
+async def metrics(service: CurrentService) -> Response:
+    """Figures for Prometheus."""
+    return service.metrics.response()
+
+
+async def answer_http_error(_: Request, error: Exception) -> Response:
+    """What a route refused; or what FastAPI did: a path, a method, or a body that is no text."""
+    assert isinstance(error, HTTPException)
+    if isinstance(error, ApiError):
+        return error_response(error)
+    if error.status_code == 400:
+        message = "the body cannot be decoded: wrong encoding, too many levels, or a number that is too long"
+        return error_response(ApiError(422, message, field="body"))
+    response = error_response(ApiError(error.status_code, REASONS[error.status_code].description))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def answer_invalid_body(_: Request, error: Exception) -> Response:
+    """A body that does not fit the model of its route."""
+    assert isinstance(error, RequestValidationError)
+    return error_response(explain_invalid(error.errors()))
+
+
+async def answer_failure(request: Request, error: Exception) -> Response:
+    """A bug in this program. Starlette sends this answer from outside of all middleware."""
+    response = error_response(internal_error(error, what=f"{request.method} {request.url.path}"))
+    response.headers.update(SECURITY_HEADERS)
+    return response
+
+
+class SecurityHeadersMiddleware:
+    """Tells browsers to do what the page needs, and no more."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(SECURITY_HEADERS)
+                # Only files have a tag. Browsers ask for them again each time, so that a new version of the
+                # page is not mixed with an old one.
+                headers.setdefault("Cache-Control", "no-cache" if "etag" in headers else "no-store")
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((str(address[0]), port), family=family)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"cannot listen on {host}, port {port}: {why}. Choose another --host or --port; --port 0 takes a "
+            "free one"
+        ) from error
+
+
+def url_of(listening: socket.socket) -> str:
+    """The address under which clients reach a socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """uvicorn with our deadlines, which on a signal answers what it has admitted and then ends normally."""
+
+    def __init__(self, app: FastAPI, *, drain_seconds: float) -> None:
+        self._service: Service = app.state.service
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=DeadlineProtocol,
+                ws="none",
+                loop="asyncio",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=max(1, round(drain_seconds)),
+            )
         )
 
-    async def _answer_metrics(self) -> Response:
-        return self._metrics.response()
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn does it, but without raising the signal again at the end: draining is all it causes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    async def _answer_page(self, request: Request) -> Response:
-        return self._page[request.url.path]
-
-
-def build_app(model: Model, *, limits: Limits, key: str | None = None) -> Application:
-    """The app for a model; with a key, only those who send it are served."""
-    return Application(model, limits=limits, key=key)
-
-
-def refusal_of(error: Exception, call: Call) -> RefusalError:
-    """What to tell of an error of the model: fields are checked before, but for what only it can judge."""
-    named = re.match(r"((\w+)(?:\[\d+\])*) (?:is|has|holds) ", str(error))
-    if isinstance(error, InputError) and named and named[2] in call.columns:
-        return RefusalError(422, str(error), field=named[1])
-    return internal(error, what=call.ability)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Accept nothing more and answer what was accepted; a second Ctrl-C does not wait for that."""
+        self._service.drain()
+        super().handle_exit(sig, frame)

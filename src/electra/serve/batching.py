@@ -1,8 +1,8 @@
-"""Calls that come one by one -> calls of the model for many texts, a few at a time, and their answers.
+"""Calls that arrive one by one -> calls of the model with the texts of many -> the results of each.
 
-All bookkeeping happens in the event loop and needs no locks; only the model computes in threads. While it
-does, calls gather. The oldest of them decides what comes next, and all of its kind go along: the batch grows
-with the load by itself, and nobody waits for a batch to fill.
+All bookkeeping happens in the event loop and needs no locks; only the model runs in threads. Calls gather
+while it computes. Then the oldest one decides what is computed next, and others of its kind join it: batches
+grow with the load by themselves, and no call waits for a batch to fill.
 """
 
 import asyncio
@@ -12,35 +12,35 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from electra.serve.errors import RefusalError
+from electra.serve.errors import ApiError
 from electra.serve.limits import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A method of the model, and what to give it."""
+    """A method of the model and its arguments."""
 
     ability: str
     columns: dict[str, list[Any]]
-    """Lists of one length, such as texts and pairs."""
+    """Lists of the same length, such as texts and pairs."""
     options: dict[str, Any]
     cost: int
     """Characters to read."""
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Calls that are equal in this can be computed together."""
+        """Calls of the same kind can be computed together."""
         return (self.ability, *self.columns, *self.options.items())
 
     @property
     def size(self) -> int:
-        """How many texts, or pairs of them."""
+        """Number of texts, or of pairs of texts."""
         return len(next(iter(self.columns.values())))
 
 
 @dataclass(eq=False)
 class _Job:
-    """A call that waits. Its outcome is answers, or the error that the model ended with."""
+    """A call in the queue. Its outcome is the results, or the error that the model raised."""
 
     call: Call
     outcome: asyncio.Future[list[Any] | Exception] = field(default_factory=asyncio.Future)
@@ -57,33 +57,33 @@ class Batcher:
         at_once: int = 1,
         on_batch: Callable[[Call], None] = lambda _: None,
     ) -> None:
-        """`compute`: a call -> an answer for each of its texts; `on_batch` hears of each call that worked.
+        """`compute`: a call -> one result for each text. `on_batch` is called after each batch that worked.
 
-        With two `at_once`, one batch keeps the cores busy while texts of the other become tokens, and its
-        answers JSON.
+        With two batches `at_once`, one keeps the cores busy while the texts of the other become tokens and
+        its results become JSON.
         """
         self._compute = compute
         self._limits = limits
         self._at_once = at_once
         self._on_batch = on_batch
-        # In the order of arrival; a dict, since those who give up leave from the middle.
+        # In the order of arrival; a dict, because jobs that give up leave from the middle.
         self._waiting: dict[_Job, None] = {}
         self._arrived = asyncio.Event()
         self._workers: list[asyncio.Task[None]] = []
 
     @property
     def num_waiting(self) -> int:
-        """Calls in the queue, those that are being computed not among them."""
+        """Calls in the queue, without those that are being computed."""
         return len(self._waiting)
 
     @property
     def is_running(self) -> bool:
-        """Whether somebody works on the queue."""
+        """Whether all workers are alive."""
         return bool(self._workers) and not any(worker.done() for worker in self._workers)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Work on the queue for as long as this lasts."""
+        """Compute what is in the queue for as long as this lasts."""
         threads = ThreadPoolExecutor(max_workers=self._at_once, thread_name_prefix="model")
         self._workers = [asyncio.create_task(self._work(threads)) for _ in range(self._at_once)]
         try:
@@ -95,9 +95,9 @@ class Batcher:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def submit(self, call: Call) -> list[Any]:
-        """One answer for each text, in time, or a refusal."""
+        """One result for each text before the deadline, or `ApiError` 503."""
         if self.num_waiting >= self._limits.queue_size:
-            raise RefusalError(503, f"{self._limits.queue_size} requests wait already: ask again")
+            raise ApiError(503, f"{self._limits.queue_size} requests are waiting already: try again")
         job = _Job(call)
         self._waiting[job] = None
         self._arrived.set()
@@ -105,12 +105,12 @@ class Batcher:
             async with asyncio.timeout(self._limits.deadline):
                 outcome = await job.outcome
         except TimeoutError:
-            raise RefusalError(
+            raise ApiError(
                 503,
-                f"there was no answer within {self._limits.deadline:g} s: ask again, or with shorter texts",
+                f"no result within {self._limits.deadline:g} s: try again, or send shorter texts",
             ) from None
         finally:
-            # Whoever ran out of time, or went away, is not computed any more.
+            # A client that ran out of time or went away is not computed any more.
             self._waiting.pop(job, None)
         if isinstance(outcome, Exception):
             raise outcome
@@ -130,14 +130,14 @@ class Batcher:
                     job.outcome.set_result(outcome)
 
     def _take(self) -> list[_Job]:
-        """The oldest job, and those of its kind that fit beside it."""
+        """The oldest job, and others of its kind that fit into the batch."""
         group: list[_Job] = []
         size = cost = 0
         for job in list(self._waiting):
             call = job.call
             if job.outcome.done() or (group and call.kind != group[0].call.kind):
                 continue
-            # The work of a group is bounded as that of a request, and so is the time that others wait for it.
+            # A group is as bounded as a request, and so is the time that others wait for it.
             is_full = (
                 size + call.size > self._limits.max_batch or cost + call.cost > self._limits.max_characters
             )
@@ -150,21 +150,21 @@ class Batcher:
         return group
 
     def _outcomes(self, calls: Sequence[Call]) -> list[list[Any] | Exception]:
-        """In the thread: compute all calls as one and divide the answers."""
+        """In a thread: compute all calls as one and divide the results."""
         try:
             together = merged(calls)
-            answers = self._compute(together)
-            assert len(answers) == together.size, "the model must answer for each text"
+            results = self._compute(together)
+            assert len(results) == together.size, "the model must return one result for each text"
             self._on_batch(together)
         except Exception as error:
-            # One request must not spoil those beside it.
+            # One bad call must not spoil those that were computed with it.
             return [error] if len(calls) == 1 else [self._outcomes([call])[0] for call in calls]
-        rest = iter(answers)
+        rest = iter(results)
         return [[next(rest) for _ in range(call.size)] for call in calls]
 
 
 def merged(calls: Sequence[Call]) -> Call:
-    """Calls of one kind as one."""
+    """Calls of the same kind as one call."""
     first = calls[0]
     assert all(call.kind == first.kind for call in calls)
     columns = {name: [value for call in calls for value in call.columns[name]] for name in first.columns}

@@ -1,9 +1,13 @@
-"""How much a server takes on at a time -> one config; what it costs to read some texts.
+"""Connections and requests as they come -> those that keep to the limits of the server.
 
-Requests as they come from the network -> those with the right key and a whole, bounded body.
+uvicorn bounds neither the size of a body nor the time that a client takes to send it. So there are two guards
+in front of the app, in the order in which a request meets them:
 
-Pure ASGI: the key is compared before a byte of the body is read, the body is counted and timed while it
-arrives, and a request whose client has gone is given up.
+`DeadlineProtocol`       a connection: the head of a request has to arrive in time
+`AdmissionMiddleware`    a request: its key, then the size and the time of its body, before the app sees any
+
+Limits on the texts of a request are checked when its fields are known (`requests.make_call`), and the length
+of the queue when it gets there (`batching`).
 """
 
 import asyncio
@@ -11,41 +15,48 @@ import contextlib
 import dataclasses
 import hmac
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import h11
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from electra.errors import InputError
-from electra.serve.errors import RefusalError
+from electra.serve.errors import ApiError, error_response
 
+HEAD_SECONDS = 10.0
+"""In which the head of a request has to arrive."""
+LINGER_SECONDS = 2.0
+"""For how long the rest of a refused body is read and thrown away."""
 BODIES_PER_PLACE = 4
-"""Bodies that may be under way at a time, for each place in the queue."""
+"""Bodies that may be arriving at the same time, for each place in the queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Bounds of a server: whatever clients do, its memory and its time for each of them have an end."""
+    """Limits of a server: whatever clients do, its memory and its time for each of them are bounded."""
 
     queue_size: int = 32
-    """Requests that may wait for the model; one more is answered 503."""
+    """Requests that may wait for the model; the next one is answered 503."""
     max_batch: int = 64
-    """Texts that requests of one kind are computed together up to; a larger request is computed alone."""
+    """Texts up to which waiting requests of one kind are computed together; a larger one runs alone."""
     deadline: float = 10.0
-    """Seconds for a request, its time in the queue included; after that the answer is 503."""
+    """Seconds for a request, including its time in the queue; after that it is answered 503."""
     max_texts: int = 128
-    """Texts of a request."""
+    """Texts in a request."""
     max_characters: int = 50_000
-    """Characters of all texts of a request; two long texts of a pair count as often as they are read."""
+    """Characters of all texts in a request; two long texts of a pair count as often as they are read."""
     max_body: int = 1_000_000
-    """Bytes of a request's body."""
+    """Bytes in the body of a request."""
     body_seconds: float = 10.0
-    """Seconds in which a body has to arrive."""
+    """Seconds in which the whole body has to arrive."""
     chunk_seconds: float = 5.0
-    """Seconds in which some more of a body has to arrive."""
+    """Seconds in which the next part of the body has to arrive."""
     drain_seconds: float = 30.0
-    """Seconds that requests get to be answered when the server is asked to stop."""
+    """Seconds for answering open requests when the server is asked to stop."""
 
     def __post_init__(self) -> None:
         for key in dataclasses.fields(Limits):
@@ -55,44 +66,71 @@ class Limits:
 
     @property
     def max_bodies(self) -> int:
-        """Bodies that are received at a time: slow clients take no place in the queue, but memory."""
+        """Bodies that may be arriving at the same time: they take no place in the queue, but memory."""
         return BODIES_PER_PLACE * self.queue_size
 
 
-def pair_cost(first: Sequence[str], second: Sequence[str], *, row_length: int) -> int:
-    """Characters that are read of pairs, roughly.
+class DeadlineProtocol(H11Protocol):
+    """HTTP on a connection that is closed if a request's head does not arrive in time."""
 
-    If neither text of a pair fits into half a row, each window of one is read with each of the other.
-    """
-    return sum(
-        max(len(a) + len(b), 2 * len(a) * len(b) // row_length) for a, b in zip(first, second, strict=True)
-    )
+    _head_timer: asyncio.TimerHandle | None = None
 
+    def connection_made(self, transport: Any) -> None:
+        """Start the clock for the first head."""
+        super().connection_made(transport)
+        self._await_head()
 
-LINGER_SECONDS = 2.0
-"""How long a refused body is taken and thrown away."""
+    def data_received(self, data: bytes) -> None:
+        """Stop the clock when the head is whole; start it with the first byte of the next one."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._await_head()
+        else:
+            self._stop_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.timeout_keep_alive_handler)
+
+    def _stop_clock(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
 
 class ClientGoneError(Exception):
-    """The connection was closed before the request was whole: there is nobody to answer."""
+    """The client closed the connection before its request was whole: there is nobody to answer."""
 
 
-class Gate:
-    """Lets a request through to `app` when it is whole."""
+class AdmissionMiddleware:
+    """Reads a request and passes it on to `app` if it has the key and a body within the limits.
+
+    Plain ASGI in front of FastAPI, which reads the whole body before it checks anything: here the key is
+    compared before the body is read, and the body is counted and timed while it arrives. A request is
+    cancelled when its client leaves.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, key: str | None, open_paths: Collection[str] = ()
+        self,
+        app: ASGIApp,
+        *,
+        limits: Limits,
+        key: str | None = None,
+        is_public: Callable[[str], bool] = lambda path: False,
+        is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_public`: whether a path is served without the key, and while the server is busy or stopping."""
         self._app = app
         self._limits = limits
         self._key = None if key is None else key.encode()
-        self._open_paths = frozenset(open_paths)
+        self._is_public = is_public
+        self._is_draining = is_draining
         self._num_bodies = 0
-        self._closed_because: str | None = None
-
-    def close(self, because: str) -> None:
-        """Let nobody in any more; health can still be asked for."""
-        self._closed_because = because
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -100,48 +138,46 @@ class Gate:
             await self._app(scope, receive, send)
             return
         try:
-            self._check_key(scope)
-            self._check_open(scope)
-            body = await self._body(scope, receive)
-        except RefusalError as refusal:
-            await refuse(refusal, scope, receive, send)
+            if not self._is_public(scope["path"]):
+                self._check_key(Headers(scope=scope))
+                self._check_capacity()
+            body = await self._read_body(scope, receive)
+        except ApiError as error:
+            await refuse(error, scope, receive, send)
         except ClientGoneError:
             return
         else:
             await answer_unless_gone(self._app, body, scope, receive, send)
 
-    def _check_open(self, scope: Scope) -> None:
-        if self._closed_because is not None and scope["path"] not in self._open_paths:
-            raise RefusalError(503, self._closed_because)
-
-    def _check_key(self, scope: Scope) -> None:
-        if self._key is None or scope["path"] in self._open_paths:
+    def _check_key(self, headers: Headers) -> None:
+        if self._key is None:
             return
-        headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        # Takes as long for a key that is nearly right. Headers are bytes that were read as Latin-1.
+        # In constant time, whatever was given. Headers are bytes that were decoded as Latin-1.
         if not hmac.compare_digest(given.encode("latin-1"), self._key):
-            raise RefusalError(
-                401, "the key is missing or wrong: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+            raise ApiError(
+                401, "the key is missing or wrong: send `Authorization: Bearer KEY` or `X-API-Key: KEY`"
             )
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body, if it is not too large, too slow, or one of too many."""
+    def _check_capacity(self) -> None:
+        if self._is_draining():
+            raise ApiError(503, "the server is about to stop: try again later")
+        if self._num_bodies >= self._limits.max_bodies:
+            raise ApiError(503, "too many requests are arriving at the same time: try again")
+
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         declared = Headers(scope=scope).get("content-length", "0")
         self._check_size(int(declared) if declared.isdecimal() else 0)
-        # What takes no key has no body worth waiting for, and has to work when all else is busy.
-        if self._num_bodies >= self._limits.max_bodies and scope["path"] not in self._open_paths:
-            raise RefusalError(503, "too many requests are arriving at the same time: ask again")
         self._num_bodies += 1
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 return await self._receive_all(receive)
         except TimeoutError:
-            raise RefusalError(
+            raise ApiError(
                 408,
-                f"the body did not arrive: it may take {self._limits.body_seconds:g} s in all, and "
-                f"{self._limits.chunk_seconds:g} s without a byte",
+                f"the body did not arrive in time: {self._limits.body_seconds:g} s for all of it, "
+                f"{self._limits.chunk_seconds:g} s for the next part",
             ) from None
         finally:
             self._num_bodies -= 1
@@ -161,16 +197,16 @@ class Gate:
 
     def _check_size(self, size: int) -> None:
         if size > self._limits.max_body:
-            raise RefusalError(
-                413, f"the body may have {self._limits.max_body:,} bytes: send fewer texts at a time"
+            raise ApiError(
+                413, f"the body may have {self._limits.max_body:,} bytes: send fewer texts in a request"
             )
 
 
-async def refuse(refusal: RefusalError, scope: Scope, receive: Receive, send: Send) -> None:
+async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a request that was not read to its end, and close the connection.
 
-    Many clients listen only when they have sent all. To close at once would reset the connection, and they
-    would never see why; so the rest is taken for a moment. Nothing of it is kept.
+    Many clients do not listen before they have sent everything. Closing at once would reset the connection,
+    and they would never see why; so the rest of the body is read for a moment and thrown away.
     """
 
     async def send_and_linger(message: Message) -> None:
@@ -184,15 +220,15 @@ async def refuse(refusal: RefusalError, scope: Scope, receive: Receive, send: Se
                     pass
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    response = refusal.response()
+    response = error_response(error)
     response.headers["Connection"] = "close"
     await response(scope, receive, send_and_linger)
 
 
 async def answer_unless_gone(app: ASGIApp, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-    """Let the app answer a request, and stop it if the client closes the connection before."""
+    """Let the app answer a request, and cancel it if the client closes the connection first."""
     whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-    # After a whole body nothing can be received but the end of the connection.
+    # After a whole body there is nothing left to receive except the end of the connection.
     leaving = asyncio.ensure_future(receive())
 
     async def replay() -> Message:
@@ -204,7 +240,7 @@ async def answer_unless_gone(app: ASGIApp, body: bytes, scope: Scope, receive: R
     finally:
         leaving.cancel()
         answering.cancel()
-        # The app may have to clean up; and its errors are for the caller.
+        # The app may have to clean up, and its errors are the caller's.
         await asyncio.wait((answering,))
     if not answering.cancelled():
         answering.result()

@@ -1,110 +1,329 @@
-"""What the API answers with -> its description. Answers are not checked against it: tests do that.
+"""JSON bodies of the API -> calls of the model; and the models of its answers.
 
-Body of a request, as bytes -> a call of the model, every field checked.
+`ENDPOINTS` lists every ability that a server can offer. To add one, write the model of its body (an
+`AbilityRequest`) and of one result (a `@result`), and add an entry to the table. The key of the entry is the
+path, and the name of the method of `electra.prediction.model.Model` that takes the fields of the body as
+keyword arguments and returns one result for each text. Its route, its batches, its limits, its description
+and its first call when the server starts all follow from the entry.
 """
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+    with_config,
+)
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict  # pydantic cannot read that of `typing` before Python 3.12
 
 from electra.prediction.spans import MASK
 from electra.serve.batching import Call
-from electra.serve.errors import RefusalError
-from electra.serve.limits import Limits, pair_cost
+from electra.serve.errors import ApiError
+from electra.serve.limits import Limits
 from electra.tasks.families.similarity import Pooling
 
+MAX_CANDIDATES = 20_000
+"""Candidates for all masks of a request together."""
+LARGEST_SEED = 2**53 - 1
+"""JavaScript has no exact integers above this."""
+UNKNOWN = "unknown_field"
+"""The type of pydantic's error for a field that a body may not have."""
+MAX_NAME = 80
+"""How much of an unknown field's name an error repeats."""
 
-class Span(BaseModel):
-    """A part of a text. Characters are counted as Python does: code points, from 0."""
+
+# Bodies
+
+
+def check_unicode(text: str) -> str:
+    """Refuse half of a surrogate pair: JSON can escape it, and UTF-8 cannot write it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PydanticCustomError(
+            "half_character", "half of a character at {at}", {"at": error.start}
+        ) from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(check_unicode)]
+# The first error is enough: a list of a million of them would be larger than the body.
+Texts = Annotated[list[Text], Field(fail_fast=True)]
+
+
+class AbilityRequest(BaseModel):
+    """A body: lists of texts, one item of each list per result, and options that apply to all of them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_unknown_fields(cls, body: Any) -> Any:
+        """Name the first unknown field and the nearest known one.
+
+        It comes before any other error: most often it is the misspelt name of a field that is missing. And
+        pydantic would list every one of a hundred thousand unknown fields.
+        """
+        known = cls.model_fields
+        unknown = [name for name in body if name not in known] if isinstance(body, dict) else []
+        if not unknown:
+            return body
+        name = unknown[0][:MAX_NAME].encode(errors="replace").decode()
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        guess = f"did you mean {nearest[0]}?" if nearest else f"expected {', '.join(known)}"
+        raise PydanticCustomError(UNKNOWN, "unknown field {field}; {guess}", {"field": name, "guess": guess})
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The lists."""
+        return {name: value for name, value in self if isinstance(value, list)}
+
+    def options(self) -> dict[str, Any]:
+        """All other fields."""
+        return {name: value for name, value in self if not isinstance(value, list)}
+
+    def cost(self, *, row_length: int) -> int:
+        """Characters that the model has to read; it reads `row_length` tokens at once."""
+        return sum(len(text) for texts in self.columns().values() for text in texts)
+
+
+def example(**values: Any) -> ConfigDict:
+    """The part of a model's config that gives the API's description this example."""
+    return ConfigDict(json_schema_extra={"examples": [values]})
+
+
+def pair_cost(first: Sequence[str], second: Sequence[str], *, row_length: int) -> int:
+    """Characters to read for pairs of texts, roughly.
+
+    If neither text of a pair fits into half a row, each window of one is read with each window of the other.
+    """
+    pairs = zip(first, second, strict=True)
+    return sum(max(len(a) + len(b), 2 * len(a) * len(b) // row_length) for a, b in pairs)
+
+
+class DetectRequest(AbilityRequest):
+    """Texts in which to look for replaced tokens."""
+
+    model_config = example(texts=["the chef ate the meal"])
+    texts: Texts = Field(description="Texts of any length.")
+
+
+class FillRequest(AbilityRequest):
+    """Texts with gaps."""
+
+    model_config = example(texts=[f"the chef {MASK} the meal"], top=3)
+    texts: Texts = Field(description=f"Texts with {MASK} where something is missing.")
+    top: int = Field(
+        default=5, ge=1, le=100, validate_default=True, description="Number of candidates for each gap."
+    )
+
+    @field_validator("top")
+    @classmethod
+    def bound_candidates(cls, top: int, info: ValidationInfo) -> int:
+        """Refuse to list more candidates than anybody reads."""
+        num_masks = sum(text.count(MASK) for text in info.data.get("texts", ()))
+        if num_masks * top > MAX_CANDIDATES:
+            raise PydanticCustomError(
+                "too_many_candidates",
+                "{top} candidates for each of {num_masks} masks are more than {most}: ask for fewer",
+                {"top": top, "num_masks": num_masks, "most": MAX_CANDIDATES},
+            )
+        return top
+
+
+class CorruptRequest(AbilityRequest):
+    """Texts to corrupt."""
+
+    model_config = example(texts=["the chef cooked the meal"], mask_prob=0.3, seed=1)
+    texts: Texts = Field(description="Texts of any length.")
+    mask_prob: float = Field(
+        default=0.15, gt=0, le=1, description="Share of the tokens that the generator draws anew."
+    )
+    seed: int = Field(
+        default=0, ge=0, le=LARGEST_SEED, description="The same seed corrupts a text in the same way."
+    )
+
+
+class EmbedRequest(AbilityRequest):
+    """Texts to turn into vectors."""
+
+    model_config = example(texts=["a small city", "a large mountain"])
+    texts: Texts = Field(description="Texts of any length.")
+    pooling: Pooling | None = Field(
+        default=None,
+        description="How the vectors of the tokens become one. Default: as the model was trained, else mean.",
+    )
+
+
+class SimilarityRequest(AbilityRequest):
+    """Pairs of texts to compare."""
+
+    model_config = example(texts=["a small city"], pairs=["a little town"])
+    texts: Texts = Field(description="The first text of each pair.")
+    pairs: Texts = Field(description="The second text of each pair.")
+
+    def cost(self, *, row_length: int) -> int:
+        """That of pairs."""
+        return pair_cost(self.texts, self.pairs, row_length=row_length)
+
+
+class ClassifyRequest(AbilityRequest):
+    """Texts, or pairs of texts, to classify."""
+
+    model_config = example(texts=["the music was good"])
+    texts: Texts = Field(description="Texts of any length, or the first text of each pair.")
+    pairs: Texts | None = Field(default=None, description="The second text of each pair.")
+
+    def cost(self, *, row_length: int) -> int:
+        """That of pairs, or of the texts alone."""
+        pairs = [""] * len(self.texts) if self.pairs is None else self.pairs
+        return pair_cost(self.texts, pairs, row_length=row_length)
+
+
+class TagRequest(AbilityRequest):
+    """Texts whose words get tags."""
+
+    model_config = example(texts=["the river is in Zürich", ["already", "cut", "into", "words"]])
+    texts: list[Text | Texts] = Field(fail_fast=True, description="Texts, or lists of words.")
+
+    def cost(self, *, row_length: int) -> int:
+        """Words are joined by blanks; even an empty word takes time."""
+        return sum(
+            len(text) if isinstance(text, str) else sum(len(word) + 1 for word in text) for text in self.texts
+        )
+
+
+class AnswerRequest(AbilityRequest):
+    """Questions, each with the text that may answer it."""
+
+    model_config = example(questions=["where is the river ?"], contexts=["the river is in a small city"])
+    questions: Texts = Field(description="Questions.")
+    contexts: Texts = Field(description="The text in which to find the answer to each question.")
+
+    def cost(self, *, row_length: int) -> int:
+        """That of pairs."""
+        return pair_cost(self.questions, self.contexts, row_length=row_length)
+
+
+# Answers: plain data, as the model returns it, so no objects are made to check it
+
+result = with_config(ConfigDict(extra="forbid"))
+"""Makes a field that is missing from the description an error: none is dropped in silence."""
+
+
+@result
+class Span(TypedDict):
+    """A part of a text. Positions count characters as Python does: code points, from 0."""
 
     text: str
-    start: int = Field(description="Its first character.")
-    end: int = Field(description="One past its last character.")
+    start: Annotated[int, Field(description="Position of the first character.")]
+    end: Annotated[int, Field(description="Position after the last character.")]
 
 
+@result
 class JudgedToken(Span):
-    """A token, and what the discriminator makes of it."""
+    """A token as the discriminator sees it."""
 
-    replaced: float = Field(description="The probability that it was replaced.")
+    replaced: Annotated[float, Field(description="Probability that the token was replaced.")]
 
 
-class Detected(BaseModel):
+@result
+class Detected(TypedDict):
     """A text, token by token."""
 
     text: str
     tokens: list[JudgedToken]
 
 
-class Candidate(BaseModel):
-    """A token that could stand in a gap."""
+@result
+class Candidate(TypedDict):
+    """A token that may fill a gap."""
 
-    token: str = Field(description="As in the vocabulary, where ## continues a word.")
+    token: Annotated[str, Field(description="As in the vocabulary, where ## continues a word.")]
     probability: float
 
 
-class Gap(BaseModel):
-    """A mask, and the best tokens for it."""
+@result
+class Gap(TypedDict):
+    """A mask and the best tokens for it."""
 
     start: int
     end: int
     candidates: list[Candidate]
 
 
-class Filled(BaseModel):
+@result
+class Filled(TypedDict):
     """A text with gaps."""
 
     text: str
     masks: list[Gap]
 
 
+@result
 class RewrittenToken(Span):
-    """A token before and after the generator, and what the discriminator makes of it."""
+    """A token before and after the generator, as the discriminator sees it."""
 
     original: str
     corrupted: str
     corrupted_start: int
     corrupted_end: int
-    masked: bool = Field(description="Whether the generator drew it anew.")
-    replaced: bool = Field(description="Whether it is another one now.")
-    suspicion: float = Field(description="The discriminator's probability that it was replaced.")
+    masked: Annotated[bool, Field(description="Whether the generator drew this token anew.")]
+    replaced: Annotated[bool, Field(description="Whether the token changed.")]
+    suspicion: Annotated[
+        float, Field(description="The discriminator's probability that the token was replaced.")
+    ]
 
 
-class Corrupted(BaseModel):
-    """One turn of the training game."""
+@result
+class Corrupted(TypedDict):
+    """One round of the training game."""
 
     text: str
     corrupted: str
     tokens: list[RewrittenToken]
 
 
-class Compared(BaseModel):
-    """How near two texts are in meaning."""
+@result
+class Compared(TypedDict):
+    """How close two texts are in meaning."""
 
-    similarity: float = Field(description="The cosine of their vectors.")
+    similarity: Annotated[float, Field(description="Cosine of the two vectors.")]
 
 
-class OneClass(BaseModel):
+@result
+class OneClass(TypedDict):
     """The class of a text; null if the text is empty."""
 
     label: str | None
     probabilities: dict[str, float]
 
 
-class SeveralLabels(BaseModel):
+@result
+class SeveralLabels(TypedDict):
     """All labels of a text."""
 
     labels: list[str]
     probabilities: dict[str, float]
 
 
-class OneValue(BaseModel):
+@result
+class OneValue(TypedDict):
     """The value of a text; null if the text is empty."""
 
     value: float | None
 
 
+@result
 class TaggedWord(Span):
     """A word with its tag."""
 
@@ -112,255 +331,139 @@ class TaggedWord(Span):
     confidence: float
 
 
+@result
 class Chunk(Span):
     """Words that belong together."""
 
     type: str
 
 
-class Tagged(BaseModel):
-    """A text, word by word; words that were given are joined by blanks."""
+@result
+class Tagged(TypedDict):
+    """A text, word by word; words that came as a list are joined by blanks."""
 
     text: str
     words: list[TaggedWord]
     chunks: list[Chunk]
 
 
-class Answered(BaseModel):
+@result
+class Answered(TypedDict):
     """The part of a context that answers the question."""
 
-    text: str = Field(description="Empty if there seems to be no answer.")
+    text: Annotated[str, Field(description="Empty if the context seems to have no answer.")]
     start: int | None
     end: int | None
     score: float
-    no_answer: float | None = Field(
-        description="The probability that there is none; null if the model was not trained to tell."
-    )
-
-
-RESULTS: Mapping[str, Any] = MappingProxyType(
-    {
-        "detect": list[Detected],
-        "fill": list[Filled],
-        "corrupt": list[Corrupted],
-        "embed": list[list[float]],
-        "similarity": list[Compared],
-        "classify": list[OneClass | SeveralLabels | OneValue],
-        "tag": list[Tagged],
-        "answer": list[Answered],
-    }
-)
-"""Ability -> one answer for each text."""
+    no_answer: Annotated[
+        float | None,
+        Field(description="Probability that there is no answer; null if the model was not trained to tell."),
+    ]
 
 
 class RequestLimits(BaseModel):
     """How large a request may be."""
 
     max_texts: int
-    max_characters: int = Field(description="Of all texts together.")
-    max_body: int = Field(description="Bytes.")
+    max_characters: int = Field(description="Characters of all texts together.")
+    max_body: int = Field(description="Bytes of the body.")
 
 
 class ModelFacts(BaseModel):
-    """What is served here."""
+    """What the server offers."""
 
     name: str
-    abilities: list[str] = Field(description="Each is a path.")
+    abilities: list[str] = Field(description="Each one is a path.")
     labels: list[str] = Field(description="Classes or tags; empty if the model was not trained for any.")
-    max_length: int = Field(description="Tokens that it reads at once; longer texts are read in windows.")
+    max_length: int = Field(description="Tokens that the model reads at once; longer texts go in windows.")
     limits: RequestLimits
 
 
 class Health(BaseModel):
-    """How the server is."""
+    """State of the server."""
 
     status: str
 
 
-MAX_CANDIDATES = 20_000
-"""Of all masks of a request together."""
-LARGEST_SEED = 2**53 - 1
-"""Above this the numbers of JavaScript have gaps."""
-
-# The first error is enough; a list of a million of them would be larger than the body.
-Texts = Annotated[list[str], Field(fail_fast=True)]
+# The table, and the way from a body to a call
 
 
-class Request(BaseModel):
-    """What all bodies have in common: nothing is guessed, and no field is ignored."""
+@dataclass(frozen=True)
+class Endpoint:
+    """What an ability takes and what it answers."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    request: type[AbilityRequest]
+    results: Any
+    """The type of the list of results."""
 
-
-def example(**values: Any) -> ConfigDict:
-    """The config of a request that the description of the API shows like this."""
-    return ConfigDict(json_schema_extra={"examples": [values]})
-
-
-class DetectRequest(Request):
-    """Texts in which to look for replaced tokens."""
-
-    model_config = example(texts=["the chef ate the meal"])
-    texts: Texts = Field(description="Texts of any length.")
+    @property
+    def example(self) -> dict[str, Any]:
+        """A body that works with any model that has the ability."""
+        (found,) = self.request.model_json_schema()["examples"]
+        return dict(found)
 
 
-class FillRequest(Request):
-    """Texts with gaps."""
-
-    model_config = example(texts=[f"the chef {MASK} the meal"], top=3)
-    texts: Texts = Field(description=f"Texts with {MASK} where something is missing.")
-    top: int = Field(default=5, ge=1, le=100, description="Candidates for each gap.")
-
-
-class CorruptRequest(Request):
-    """Texts to rewrite."""
-
-    model_config = example(texts=["the chef cooked the meal"], mask_prob=0.3, seed=1)
-    texts: Texts = Field(description="Texts of any length.")
-    mask_prob: float = Field(default=0.15, gt=0, le=1, description="Share of tokens that are drawn anew.")
-    seed: int = Field(
-        default=0, ge=0, le=LARGEST_SEED, description="The same seed does the same to the same text."
-    )
-
-
-class EmbedRequest(Request):
-    """Texts to turn into vectors."""
-
-    model_config = example(texts=["a small city", "a large mountain"])
-    texts: Texts = Field(description="Texts of any length.")
-    pooling: Pooling | None = Field(
-        default=None,
-        description="How the vectors of tokens become one; by default as the model was trained, or the mean.",
-    )
-
-
-class SimilarityRequest(Request):
-    """Pairs of texts to compare."""
-
-    model_config = example(texts=["a small city"], pairs=["a little town"])
-    texts: Texts = Field(description="The first text of each pair.")
-    pairs: Texts = Field(description="The second text of each pair.")
-
-
-class ClassifyRequest(Request):
-    """Texts, or pairs of texts, to classify."""
-
-    model_config = example(texts=["the music was good"])
-    texts: Texts = Field(description="Texts of any length, or the first text of each pair.")
-    pairs: Texts | None = Field(default=None, description="The second text of each pair.")
-
-
-class TagRequest(Request):
-    """Texts whose words get tags."""
-
-    model_config = example(texts=["the river is in Zürich", ["already", "cut", "into", "words"]])
-    texts: list[str | Texts] = Field(fail_fast=True, description="Texts, or lists of words.")
-
-
-class AnswerRequest(Request):
-    """Questions, each with the text that may answer it."""
-
-    model_config = example(questions=["where is the river ?"], contexts=["the river is in a small city"])
-    questions: Texts = Field(description="Questions.")
-    contexts: Texts = Field(description="The text in which to find the answer to each question.")
-
-
-REQUESTS: Mapping[str, type[Request]] = MappingProxyType(
+ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
-        "detect": DetectRequest,
-        "fill": FillRequest,
-        "corrupt": CorruptRequest,
-        "embed": EmbedRequest,
-        "similarity": SimilarityRequest,
-        "classify": ClassifyRequest,
-        "tag": TagRequest,
-        "answer": AnswerRequest,
+        "detect": Endpoint(DetectRequest, list[Detected]),
+        "fill": Endpoint(FillRequest, list[Filled]),
+        "corrupt": Endpoint(CorruptRequest, list[Corrupted]),
+        "embed": Endpoint(EmbedRequest, list[list[float]]),
+        "similarity": Endpoint(SimilarityRequest, list[Compared]),
+        "classify": Endpoint(ClassifyRequest, list[OneClass | SeveralLabels | OneValue]),
+        "tag": Endpoint(TagRequest, list[Tagged]),
+        "answer": Endpoint(AnswerRequest, list[Answered]),
     }
 )
-"""Ability -> what its body looks like."""
+"""Ability, which is a path and a method of `Model` -> its body and its results."""
 
 
-def read_call(ability: str, body: bytes, limits: Limits, *, row_length: int) -> Call:
-    """The call that a body asks for; `row_length`: tokens that the model reads at once."""
-    try:
-        request = REQUESTS[ability].model_validate_json(body)
-    except ValidationError as error:
-        raise explained(error) from None
-    values = dict(request)
-    columns = {name: value for name, value in values.items() if isinstance(value, list)}
-    options = {name: value for name, value in values.items() if name not in columns}
-    check_lengths(columns, limits)
-    call = Call(
-        ability=ability, columns=columns, options=options, cost=cost_of(columns, row_length=row_length)
-    )
-    if call.cost > limits.max_characters:
-        raise RefusalError(
-            422,
-            f"{' and '.join(columns)} have {call.cost:,} characters to read, and a request may have "
-            f"{limits.max_characters:,}: send them in several",
-            field=next(iter(columns)),
-        )
-    if ability == "fill":
-        check_candidates(**values)
-    return call
-
-
-def explained(error: ValidationError) -> RefusalError:
-    """The first thing that is wrong, and where."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    if not found["loc"]:
-        return RefusalError(422, f"the body cannot be read: {found['msg']}", field="body")
-    field = "".join(named(found["loc"]))
-    return RefusalError(422, f"{field}: {found['msg']}", field=field)
-
-
-def named(place: tuple[int | str, ...]) -> Iterator[str]:
-    """A field and the numbers in its lists, without the types that were tried there."""
-    yield str(place[0])
-    yield from (f"[{part}]" for part in place[1:] if isinstance(part, int))
-
-
-def check_lengths(columns: Mapping[str, list[Any]], limits: Limits) -> None:
-    """Refuse too many texts, and pairs that are none."""
+def make_call(ability: str, body: AbilityRequest, limits: Limits, *, row_length: int) -> Call:
+    """The call that a body asks for, within the limits; the model reads `row_length` tokens at once."""
+    columns = body.columns()
     for name, values in columns.items():
         if len(values) > limits.max_texts:
-            raise RefusalError(
+            raise ApiError(
                 422,
-                f"{name} has {len(values):,} items, and {limits.max_texts} are allowed in a request: send "
-                "them in several",
+                f"{name} has {len(values):,} items and a request may have {limits.max_texts:,}: send several "
+                "requests",
                 field=name,
             )
     if len({len(values) for values in columns.values()}) > 1:
-        counts = " and ".join(f"{len(values)} {name}" for name, values in columns.items())
-        raise RefusalError(422, f"{counts}: expected one of each for the other", field=list(columns)[-1])
-
-
-def cost_of(columns: Mapping[str, list[Any]], *, row_length: int) -> int:
-    """Characters to read."""
-    if len(columns) == 2:
-        first, second = columns.values()
-        return pair_cost(first, second, row_length=row_length)
-    (texts,) = columns.values()
-    # An empty word takes time, too.
-    return sum(len(text) if isinstance(text, str) else sum(len(word) + 1 for word in text) for text in texts)
-
-
-def check_candidates(texts: list[str], top: int) -> None:
-    """Refuse to list more candidates than anybody reads."""
-    num_masks = sum(text.count(MASK) for text in texts)
-    if num_masks * top > MAX_CANDIDATES:
-        raise RefusalError(
+        counts = " and ".join(f"{len(values):,} {name}" for name, values in columns.items())
+        raise ApiError(422, f"{counts}: the lists must have the same length", field=list(columns)[-1])
+    cost = body.cost(row_length=row_length)
+    if cost > limits.max_characters:
+        raise ApiError(
             422,
-            f"{top} candidates for {num_masks:,} masks are more than {MAX_CANDIDATES:,}: ask for fewer",
-            field="top",
+            f"{' and '.join(columns)}: {cost:,} characters to read, and a request may have "
+            f"{limits.max_characters:,}: send several requests",
+            field=next(iter(columns)),
         )
+    return Call(ability=ability, columns=columns, options=body.options(), cost=cost)
 
 
-def body_schema(ability: str, limits: Limits) -> dict[str, Any]:
-    """What a body looks like, with the bounds of a server."""
-    schema = REQUESTS[ability].model_json_schema()
-    for field in schema["properties"].values():
-        for branch in (field, *field.get("anyOf", ())):
-            if branch.get("type") == "array":
-                branch["maxItems"] = limits.max_texts
-    return schema
+def explain_invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """What FastAPI found wrong with a body -> the first error, with the field that it is about."""
+    found = errors[0]
+    place = found["loc"][1:]
+    if found["type"] == "json_invalid":
+        return ApiError(422, f"the body is not JSON: {found['ctx']['error']} at {place[0]}", field="body")
+    if found["type"] == UNKNOWN:
+        return ApiError(422, found["msg"], field=found["ctx"]["field"])
+    if not place:
+        return ApiError(422, f"the body cannot be read: {found['msg']}", field="body")
+    # Names of the types that were tried stand between the positions in lists.
+    field = f"{place[0]}" + "".join(f"[{part}]" for part in place[1:] if isinstance(part, int))
+    return ApiError(422, f"{field}: {found['msg']}", field=field)
+
+
+def bounds_schema(endpoint: Endpoint, limits: Limits) -> dict[str, Any]:
+    """The limits of a server for the lists of a body, as JSON Schema."""
+
+    def can_be_list(schema: dict[str, Any]) -> bool:
+        return any(branch.get("type") == "array" for branch in (schema, *schema.get("anyOf", ())))
+
+    fields = endpoint.request.model_json_schema()["properties"]
+    lists = [name for name, schema in fields.items() if can_be_list(schema)]
+    return {"properties": {name: {"maxItems": limits.max_texts} for name in lists}}

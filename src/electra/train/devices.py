@@ -38,6 +38,10 @@ _NEVER, _LARGEST_KEPT, _GROWTH = -1, 1 << 30, 1 << 26
 # and it takes no longer.
 _KEPT_KERNELS = "16"
 
+AUTO_PRECISION = "ELECTRA_AUTO_PRECISION"
+"""The environment variable that says what `precision: auto` is, for machines of one job that are unlike."""
+_AUTO_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+
 _WORTHWHILE_SPEEDUP = 1.3
 _PROBE_SIZE = 512
 # Near the peak, and on a CPU short enough to get through between two interruptions.
@@ -79,7 +83,19 @@ def choose_precision(name: PrecisionName, device: torch.device, world: World) ->
     if name != "auto":
         return name
     order: list[Precision] = ["fp32", "fp16", "bf16"]
-    return order[int(world.largest(order.index(_fastest_precision(device))))]
+    found = _stated_precision() or _fastest_precision(device)
+    return order[int(world.largest(order.index(found)))]
+
+
+def _stated_precision() -> Precision | None:
+    stated = os.environ.get(AUTO_PRECISION)
+    if not stated:
+        return None
+    for precision in _AUTO_PRECISIONS:
+        if stated == precision:
+            return precision
+    allowed = " or ".join(_AUTO_PRECISIONS)
+    raise InputError(f"{AUTO_PRECISION} is {stated!r}, expected {allowed}: set one of them, or unset it")
 
 
 def _fastest_precision(device: torch.device) -> Precision:

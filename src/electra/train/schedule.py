@@ -157,7 +157,7 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
     """Device to compute on; auto chooses cuda, then mps, then cpu."""
     precision: PrecisionName = "auto"
     """Precision of matrix products; auto chooses bf16 where the device is fast at it, fp16 on older GPUs, and
-    fp32 otherwise."""
+    fp32 otherwise. The environment variable ELECTRA_AUTO_PRECISION=fp32|bf16 overrides that choice."""
     parallel: Parallel = "ddp"
     """With several processes: each holds all weights (ddp), or a shard of weights and optimizer (fsdp)."""
     checkpoint_activations: bool = False

@@ -6,6 +6,8 @@ from electra.pretraining.config import AdversarialConfig, GeneratorConfig
 from electra.pretraining.masking import Inputs, Masked
 from electra.pretraining.objectives.electra import detection_losses
 
+pytestmark = pytest.mark.numeric
+
 MOVING = AdversarialConfig(baseline="moving", baseline_decay=0.5)
 
 

@@ -5,6 +5,8 @@ import torch
 
 from electra.pretraining.objectives.mlm import copy_losses
 
+pytestmark = pytest.mark.numeric
+
 
 def test_the_copy_gate_mixes_probabilities():
     gate_N = torch.tensor([-2.0, -0.5, 0.0, 1.5])

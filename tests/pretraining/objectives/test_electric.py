@@ -6,6 +6,8 @@ import torch
 
 from electra.pretraining.masking import Inputs, StepRandom
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(scope="module")
 def trained(toy):

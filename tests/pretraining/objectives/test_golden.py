@@ -13,6 +13,8 @@ import pytest
 from electra.pretraining.config import TwoStageConfig
 from electra.pretraining.objectives import OBJECTIVES
 
+pytestmark = pytest.mark.numeric
+
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 

@@ -15,6 +15,8 @@ from electra.pretraining.objectives import OBJECTIVES
 from electra.pretraining.objectives.protocol import Counts
 from electra.train.optim import OptimizerConfig, build_optimizer, clip_by_global_norm
 
+pytestmark = pytest.mark.numeric
+
 EACH = pytest.mark.parametrize("name", OBJECTIVES)
 RANDOM = StepRandom(seed=4, step=7, num_rows=32)
 

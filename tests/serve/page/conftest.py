@@ -1,11 +1,8 @@
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from canned_server import Stub, serving
 
-CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -21,12 +18,10 @@ DESKTOP = {"width": 1200, "height": 800}
 
 
 @pytest.fixture(scope="module")
-def chromium():
+def chromium(browser_path):
     """A page of a real browser. Of a module, not of all: its event loop would be in the way of others."""
-    if not CHROMIUM.exists():
-        pytest.skip(f"no browser at {CHROMIUM}")
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        browser = driver.chromium.launch(executable_path=browser_path, args=FLAGS)
         page = browser.new_page()
         page.set_default_timeout(PATIENCE)
         expect.set_options(timeout=PATIENCE)

@@ -15,6 +15,8 @@ from electra.tasks.families.family import TaskRow, TextExample
 from electra.tasks.inference import predict
 from electra.tasks.model import TaskModel
 
+pytestmark = pytest.mark.numeric
+
 HIDDEN_16 = EncoderConfig.preset("tiny", hidden_size=16)
 CPU = torch.device("cpu")
 

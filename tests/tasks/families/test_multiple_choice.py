@@ -11,6 +11,8 @@ from electra.tasks.families.family import ChoiceExample
 from electra.tasks.inference import predict
 from electra.tasks.model import TaskModel
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 
 

@@ -14,6 +14,8 @@ from electra.tasks.data.squad import Answer, AnswerExample, QuestionAnswering
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import TokenizerConfig
 
+pytestmark = pytest.mark.numeric
+
 WORDS = ["house", "river", "stone", "green", "cloud", "paper"]
 NUMBERS = ["1895 km", "1943 m"]
 

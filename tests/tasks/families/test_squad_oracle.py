@@ -15,6 +15,8 @@ from electra.tasks.families.answering import answer_tokens, characters
 from electra.tasks.families.family import TaskRow
 from electra.text.tokenizer import Tokenizer, load
 
+pytestmark = pytest.mark.numeric
+
 HIDDEN_16 = EncoderConfig.preset("tiny", hidden_size=16)
 MAX_LENGTH = 96
 

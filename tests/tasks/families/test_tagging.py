@@ -14,6 +14,8 @@ from electra.tasks.families.family import TaskBatch, TaskRow
 from electra.tasks.families.tagging import UNLEARNED, JudgedWords, Tagging, TaggingExample, windows
 from electra.text import tokenizer as tokenizers
 
+pytestmark = pytest.mark.numeric
+
 POS = Tagging(("ADJ", "NOUN"), "tokens")
 WORDS = ("the", "film", "was", "bright")
 

@@ -17,7 +17,7 @@ from electra.prediction.load import load
 from electra.prediction.model import ABILITIES
 from electra.serve.app import build_app
 from electra.serve.limits import Limits
-from electra.serve.requests import REQUESTS, RESULTS
+from electra.serve.requests import ENDPOINTS
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.similarity import Similarity
@@ -86,7 +86,7 @@ def test_made_up_requests_get_documented_answers(describe, model):
 
 def test_every_ability_is_described():
     abilities = {"detect", "fill", "corrupt", "embed", *ABILITIES.values()}
-    assert set(REQUESTS) == set(RESULTS) == abilities
+    assert set(ENDPOINTS) == abilities
 
 
 def test_paths_are_those_that_the_model_has(describe):

@@ -12,7 +12,7 @@ import pytest
 from electra.errors import InputError
 from electra.prediction.load import load
 from electra.prediction.model import Model
-from electra.serve.app import BATCHES_AT_ONCE, build_app
+from electra.serve.app import BATCHES_AT_ONCE, PAGE, build_app, listen, url_of
 from electra.serve.limits import Limits
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification
@@ -132,11 +132,24 @@ def test_headers_keep_browsers_careful(url):
     assert "server" not in answer.headers
 
 
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
 def test_the_page_is_served_without_the_key(locked):
-    page = ask(locked, "/")
-    assert page.status == 200
-    assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert page.headers["cache-control"] == "no-cache"
+    files = {"/": PAGE / "index.html", **{f"/page/{file.name}": file for file in PAGE.iterdir()}}
+    for path, file in files.items():
+        page = ask(locked, path)
+        assert (page.status, page.body) == (200, file.read_bytes())
+        assert page.headers["content-type"].partition(";")[0] == TYPES[file.suffix]
+        assert page.headers["cache-control"] == "no-cache"
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert ask(locked, path, If_None_Match=page.headers["etag"]).status in (200, 304)
+
+
+@pytest.mark.parametrize("path", ["/page/../app.py", "/page/%2e%2e/app.py", "/page//etc/passwd", "/page/"])
+def test_only_files_of_the_page_are_served(locked, path):
+    answer = ask(locked, path)
+    assert (answer.status, answer.error["code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize("path", ["/model", "/metrics", "/openapi.json", "/nowhere"])
@@ -177,7 +190,11 @@ HOSTILE = {
     "bad JSON": (b'{"texts": [', 422, "body"),
     "invalid UTF-8": (b'{"texts": ["\xff"]}', 422, "body"),
     "deep JSON": (b'{"texts":' + b"[" * 40_000 + b"]" * 40_000 + b"}", 422, "body"),
-    "half of a character": (rb'{"texts": ["\ud83d"]}', 422, "body"),
+    "half of a character": (rb'{"texts": ["\ud83d"]}', 422, "texts[0]"),
+    "half of a character in a name": (rb'{"texts": [], "\ud83d": 1}', 422, "?"),
+    "a number of many digits": (b'{"texts": [], "seed": ' + b"1" * 10_000 + b"}", 422, "body"),
+    "too many fields": ({"texts": [], **{f"{number}": 1 for number in range(8_000)}}, 422, "0"),
+    "a long name": ({"texts": [], "a" * 50_000: 1}, 422, "a" * 80),
     "too many texts": ({"texts": ["a"] * 10_000}, 422, "texts"),
     "too long texts": ({"texts": ["a" * 3_000, "b" * 3_000]}, 422, "texts"),
     "an unknown field": ({"texts": [], "eval": "1"}, 422, "eval"),
@@ -265,6 +282,17 @@ def test_a_failure_of_the_model_is_told_without_details(puppet, error, caplog):
     assert "private detail" in caplog.text
 
 
+def test_an_answer_unlike_its_description_is_a_failure(model, monkeypatch, caplog):
+    monkeypatch.setattr(Model, "embed", lambda *_, **__: ["no vector"])
+    with serving(build_app(model, limits=Limits())) as url:
+        answer = ask(url, "/embed", {"texts": ["a"]})
+        metrics = ask(url, "/metrics").body.decode()
+    assert (answer.status, answer.error["code"]) == (500, "internal")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.error["message"].split()[-1] in caplog.text
+    assert 'electra_requests_total{code="500",route="/embed"} 1.0' in metrics
+
+
 def test_a_model_that_fails_at_once_is_never_ready(model, monkeypatch, caplog):
     def damaged(*_, **__):
         raise InputError("the model computes NaN")
@@ -274,7 +302,7 @@ def test_a_model_that_fails_at_once_is_never_ready(model, monkeypatch, caplog):
         assert ask(url, "/health/live").status == 200
         answer = ask(url, "/health/ready")
     assert answer.status == 503
-    assert "cannot be used" in answer.error["message"]
+    assert answer.error["code"] == "unavailable"
     assert "computes NaN" in caplog.text
 
 
@@ -331,7 +359,7 @@ def test_a_client_that_went_away_is_not_computed(puppet):
 
 def test_draining_lets_nobody_in(puppet):
     with serving(puppet.app) as url:
-        puppet.app.drain()
+        puppet.app.state.service.drain()
         assert ask(url, "/health/ready").status == 503
         assert ask(url, "/health/live").status == 200
         answer = ask(url, "/embed", {"texts": ["a"]})
@@ -347,7 +375,28 @@ def test_no_answer_in_time_is_a_refusal(model, monkeypatch):
     with serving(build_app(model, limits=Limits(deadline=0.1))) as url:
         answer = ask(url, "/embed", {"texts": ["a"]})
     assert answer.status == 503
-    assert "within 0.1 s" in answer.error["message"]
+    assert "0.1 s" in answer.error["message"]
+
+
+def test_a_free_port_is_taken_and_told():
+    with listen("127.0.0.1", 0) as first, listen("localhost", 0) as second:
+        assert url_of(first).startswith("http://127.0.0.1:")
+        assert url_of(first) != url_of(second)
+
+
+def test_addresses_of_both_kinds_are_written_as_they_must_be():
+    try:
+        listened = listen("::1", 0)
+    except InputError:
+        pytest.skip("this machine has no IPv6")
+    with listened:
+        assert url_of(listened).startswith("http://[::1]:")
+
+
+@pytest.mark.parametrize("host", ["no such host", "a" * 100, "192.0.2.1"])
+def test_an_address_that_is_not_ours_is_named(host):
+    with pytest.raises(InputError, match=f"{host}, port 0"):
+        listen(host, 0)
 
 
 @pytest.mark.slow

@@ -1,0 +1,99 @@
+"""This machine -> its numerical tests, run as on other processors: `make test-processors`.
+
+Torch, oneDNN and MKL can be told to leave instructions out; sums then come out in another order.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+# A test that compares numbers and does not say its precision is found out.
+ALWAYS = {"ELECTRA_AUTO_PRECISION": "bf16"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A processor that this one can pass for."""
+
+    name: str
+    environment: dict[str, str]
+    needs: str | None = None
+    """A flag of /proc/cpuinfo."""
+    more_than: str | None = None
+    """A flag without which the setting is what `make test` runs anyway."""
+    cores: int = 1
+
+
+def limited(aten: str, onednn: str, mkl: str) -> dict[str, str]:
+    return {
+        "ATEN_CPU_CAPABILITY": aten,
+        "ONEDNN_MAX_CPU_ISA": onednn,
+        "MKL_ENABLE_INSTRUCTIONS": mkl,
+    }
+
+
+SETTINGS = (
+    Setting(name="no AVX", environment=limited("default", "SSE41", "SSE4_2")),
+    Setting(name="AVX2", environment=limited("avx2", "AVX2", "AVX2"), needs="avx2", more_than="avx512f"),
+    Setting(
+        name="AVX512 without bf16",
+        environment=limited("avx512", "AVX512_CORE", "AVX512"),
+        needs="avx512f",
+        more_than="avx512_bf16",
+    ),
+    Setting(name="two threads", environment={"ELECTRA_TEST_THREADS": "2"}, cores=2),
+)
+
+
+def processor_flags() -> set[str]:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+
+
+def why_not(setting: Setting, flags: set[str], cores: int) -> str | None:
+    """The reason to leave a setting out, if there is one."""
+    if setting.needs and setting.needs not in flags:
+        return f"this processor has no {setting.needs}"
+    if setting.more_than and setting.more_than not in flags:
+        return f"it has no {setting.more_than}, so that `make test` has run this already"
+    return f"it needs {setting.cores} cores and has {cores}" if cores < setting.cores else None
+
+
+def run(setting: Setting, arguments: list[str]) -> int:
+    """The exit code of pytest."""
+    environment = {**ALWAYS, **setting.environment}
+    stated = " ".join(f"{name}={value}" for name, value in environment.items())
+    print(f"== {setting.name}: {stated}", flush=True)
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-m", "numeric", *arguments]
+    code = subprocess.run(command, env={**os.environ, **environment}, check=False).returncode
+    print(
+        f"== {setting.name}: {'failed' if code else 'passed'} in {time.monotonic() - begun:.0f} s", flush=True
+    )
+    return code
+
+
+def main(arguments: list[str]) -> int:
+    """Run what this machine can; the arguments go to pytest."""
+    flags, cores = processor_flags(), len(os.sched_getaffinity(0))
+    print(f"== the numerical tests on {platform.machine()}, {cores} cores, as other processors", flush=True)
+    chosen = []
+    for setting in SETTINGS:
+        reason = why_not(setting, flags, cores)
+        if reason is None:
+            chosen.append(setting)
+        else:
+            print(f"== {setting.name}: left out, {reason}", flush=True)
+    failed = [setting.name for setting in chosen if run(setting, arguments)]
+    if failed:
+        print(f"== failed: {', '.join(failed)}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

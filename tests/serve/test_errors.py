@@ -1,0 +1,44 @@
+import json
+import logging
+
+import pytest
+
+from electra.serve.errors import REASONS, ApiError, documented, error_response, internal_error
+
+
+def body_of(error):
+    return json.loads(error_response(error).body)
+
+
+@pytest.mark.parametrize("status", REASONS)
+def test_each_error_is_an_answer_in_json(status):
+    error = ApiError(status, "too bad", field="texts[3]")
+    assert error_response(error).status_code == status
+    assert body_of(error) == {
+        "error": {"code": REASONS[status].code, "message": "too bad", "field": "texts[3]"}
+    }
+
+
+def test_a_field_is_named_only_if_there_is_one():
+    assert "field" not in body_of(ApiError(404, "nothing"))["error"]
+
+
+def test_headers_say_what_to_do():
+    assert error_response(ApiError(503, "busy")).headers["Retry-After"] == "1"
+    assert error_response(ApiError(401, "no key")).headers["WWW-Authenticate"] == "Bearer"
+    assert "Retry-After" not in error_response(ApiError(422, "bad")).headers
+
+
+def test_the_details_of_a_failure_are_only_in_the_log(caplog):
+    with caplog.at_level(logging.ERROR):
+        error = internal_error(RuntimeError("secret detail"), what="detect")
+    number = error.error.message.split()[-1]
+    assert error.status_code == 500
+    assert number in caplog.text
+    assert "secret detail" in caplog.text
+    assert "secret" not in error.error.message
+
+
+def test_the_description_lists_errors():
+    assert set(documented(401, 503)) == {401, 503}
+    assert documented(401)[401]["description"] == REASONS[401].description
