@@ -1,9 +1,24 @@
+import json
 import math
 
 import pytest
+import torch
+import yaml
 
 from electra.errors import InputError
-from electra.train.engine import ResumeConfig, check_same_run, flatten, plain, read_choices
+from electra.model.encoder import Encoder
+from electra.model.sizes import EncoderConfig
+from electra.train.distributed import World
+from electra.train.engine import (
+    Engine,
+    ResumeConfig,
+    check_same_run,
+    flatten,
+    plain,
+    read_choices,
+    write_description,
+)
+from electra.train.schedule import TrainConfig
 
 SAVED = {
     "dataset_sha256": "aaa",
@@ -57,3 +72,34 @@ def test_values_are_flat_and_plain():
 
 def test_a_new_run_has_chosen_nothing_yet(tmp_path):
     assert read_choices(tmp_path) == {}
+
+
+def test_a_run_keeps_what_it_chose_for_as_long_as_the_config_says_auto(tmp_path):
+    write_description(tmp_path, {"seed": 3}, choices={"precision": "bf16", "micro_batch": 5}, fact=1)
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == {"seed": 3}
+    assert json.loads((tmp_path / "environment.json").read_text())["fact"] == 1
+    cpu = torch.device("cpu")
+    auto = Engine.choose(TrainConfig(micro_batch="auto", batch_size=8), World(), cpu, run=tmp_path)
+    assert auto.precision == "bf16"
+    assert auto.micro_batch(lambda: 1.0) == 5
+    assert auto.choices(micro_batch=5) == {"device": "cpu", "precision": "bf16", "micro_batch": 5}
+    named = TrainConfig(micro_batch=2, precision="fp32", batch_size=8)
+    given = Engine.choose(named, World(), cpu, run=tmp_path)
+    assert (given.precision, given.micro_batch(lambda: 1.0)) == ("fp32", 2)
+
+
+def test_encoders_are_told_whether_to_recompute(tmp_path):
+    model = torch.nn.Sequential(Encoder(EncoderConfig.preset("tiny", vocab_size=20)))
+    for recomputes in (True, False):
+        Engine(train=TrainConfig(checkpoint_activations=recomputes)).set_recomputation(model)
+        assert model[0].recomputes_layers == recomputes
+    assert Engine(train=TrainConfig()).wrap(model, idle_weights=False) is model
+
+
+def test_a_folder_is_held_by_one_command_at_a_time(tmp_path):
+    engine = Engine(train=TrainConfig())
+    refused = pytest.raises(InputError, match=r"run.*--out")
+    with engine.holding(tmp_path / "run"), refused, engine.holding(tmp_path / "run"):
+        pass
+    with engine.holding(tmp_path / "run"):
+        pass

@@ -32,7 +32,7 @@ from electra.text.rows import Rows
 from electra.text.tokenizer import Tokenizer
 from electra.train.devices import saved_bytes
 from electra.train.distributed import World
-from electra.train.engine import Engine, check_same_run, plain, write_description
+from electra.train.engine import Engine, plain, write_description
 from electra.train.loop import Step, training_steps
 from electra.train.optim import build_optimizer
 from electra.train.state import TrainState, copy_weights
@@ -196,17 +196,16 @@ def pretrain(settings: PretrainRunConfig, world: World, device: torch.device) ->
     run = build(settings, engine)
     with engine.holding(out):
         peak = engine.peak()
-        engine.session(
+        engine.run(
             out,
+            settings,
             state=run.state,
             problem=run.problem,
             budget=settings.train.budget,
             log=settings.log,
-            checkpoint=settings.checkpoint,
-            health=settings.health,
             facts=run.facts,
-            check_facts=lambda saved: check_same_run(saved, run.facts, settings.resume, free_keys=FREE_KEYS),
-            on_start=lambda: write_description(
+            free_keys=FREE_KEYS,
+            describe=lambda: write_description(
                 out,
                 config.to_dict(settings),
                 choices=run.facts["choices"],
@@ -215,7 +214,7 @@ def pretrain(settings: PretrainRunConfig, world: World, device: torch.device) ->
                 flops_per_token=run.problem.flops_per_token,
             ),
             peak=peak,
-        ).run()
+        )
         weights = run.state.tensors()["model"]
         if world.writes:
             write_final(run, weights, out / FINAL)

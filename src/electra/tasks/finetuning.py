@@ -196,19 +196,18 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[Outcome, TaskModel]:
     )
     if engine.world.writes:
         folder.mkdir(parents=True, exist_ok=True)
-    engine.session(
+    engine.run(
         folder,
+        settings,
         state=state,
         problem=problem,
         budget=settings.train.budget_for(steps_per_epoch=turns.num_batches),
         log=settings.log.in_steps(steps_per_epoch=turns.num_batches),
-        checkpoint=settings.checkpoint,
-        health=settings.health,
         facts=study.facts(seed),
-        check_facts=partial(job.check, seed=seed),
-        on_start=job.describe,
+        free_keys=FREE_KEYS,
+        describe=job.describe,
         peak=job.peak,
-    ).run()
+    )
     progress = {"steps": state.step, "tokens": state.tokens, "seconds": state.seconds}
     outcome = Outcome(
         seed=seed,

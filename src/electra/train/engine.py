@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import yaml
@@ -141,36 +141,55 @@ class Engine:
             self.world.barrier()
             yield
 
-    def session(
+    def run(
         self,
         folder: Path,
+        settings: "SittingSettings",
         *,
         state: TrainState,
         problem: Problem,
         budget: Budget,
         log: LogConfig,
-        checkpoint: CheckpointConfig,
-        health: HealthConfig,
         facts: Mapping[str, Any],
-        check_facts: Callable[[Mapping[str, Any]], None],
-        on_start: Callable[[], None],
+        free_keys: Sequence[str],
+        describe: Callable[[], None],
         peak: float,
-    ) -> Session:
-        """What trains from where the folder stands to the end of the budget."""
-        return Session(
+    ) -> None:
+        """Train from where the folder stands to the end of the budget, if it is the same run.
+
+        `facts` are in every checkpoint; of their config only `free_keys` may differ from the checkpoint's.
+        `describe` writes config.yaml and environment.json once the run may start.
+        """
+        Session(
             folder=folder,
             state=state,
             problem=problem,
             loop=self.loop(budget),
             log=log,
-            checkpoint=checkpoint,
-            health=health,
+            checkpoint=settings.checkpoint,
+            health=settings.health,
             world=self.world,
             facts=facts,
-            check_facts=check_facts,
-            on_start=on_start if self.world.writes else lambda: None,
+            check_facts=lambda saved: check_same_run(saved, facts, settings.resume, free_keys=free_keys),
+            on_start=describe if self.world.writes else lambda: None,
             peak=peak * self.world.size,
-        )
+        ).run()
+
+
+class SittingSettings(Protocol):
+    """What the configs of both trainings say about one sitting of a run."""
+
+    @property
+    def checkpoint(self) -> CheckpointConfig:
+        """When to save."""
+
+    @property
+    def health(self) -> HealthConfig:
+        """When to roll back."""
+
+    @property
+    def resume(self) -> ResumeConfig:
+        """What may differ from the run that is resumed."""
 
 
 def write_description(
