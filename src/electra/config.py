@@ -129,11 +129,17 @@ def to_dict(config: Any) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
+_parsers: dict[tuple[type[Any], str], jsonargparse.ArgumentParser] = {}
+"""Made once for each config: that takes longer than parsing does."""
+
+
 def _parser(config_class: type[Any], prog: str) -> jsonargparse.ArgumentParser:
-    parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False, allow_abbrev=False)
-    parser.add_argument(f"--{_CONFIG}", action="config", help="YAML file with any of the keys below.")
-    parser.add_class_arguments(config_class)
-    return parser
+    if (config_class, prog) not in _parsers:
+        parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False, allow_abbrev=False)
+        parser.add_argument(f"--{_CONFIG}", action="config", help="YAML file with any of the keys below.")
+        parser.add_class_arguments(config_class)
+        _parsers[config_class, prog] = parser
+    return _parsers[config_class, prog]
 
 
 def _flat(found: jsonargparse.Namespace) -> dict[str, Any]:
