@@ -15,6 +15,7 @@ import yaml
 from safetensors.torch import load_file
 
 from electra import cli, config
+from electra.report import write_report
 from electra.tasks.config import FinetuneConfig
 from electra.tasks.finetuning import jobs
 from electra.tasks.folders import load_model
@@ -403,6 +404,7 @@ def test_without_matplotlib_only_the_page_is_missing(tune, tuned, tmp_path, caps
     shutil.copytree(tuned, tmp_path / "out")
     (tmp_path / "out" / "report.html").unlink()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("electra.run.finetune.write_report", write_report)
     tune(tmp_path / "out")
     assert "electra[report]" in capsys.readouterr().out
     assert not (tmp_path / "out" / "report.html").exists()

@@ -61,6 +61,7 @@ def test_the_run_folder_holds_what_is_promised(whole, runs):
     environment = json.loads((whole / "environment.json").read_text())
     assert environment["gemm_peak_flops"] > 0
     assert environment["choices"]["precision"] == "fp32"
+    assert (whole / "report.html").stat().st_size > 1000
     samples = [json.loads(line) for line in (whole / "samples.jsonl").read_text().splitlines()]
     assert [sample["step"] for sample in samples] == [10, 20]
     row = samples[-1]["rows"][0]
