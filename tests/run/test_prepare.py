@@ -106,7 +106,7 @@ def test_the_same_command_again_finds_it_made(corpus, tmp_path, capsys):
     before = (tmp_path / "data" / "manifest.json").stat().st_mtime_ns
     prepare(corpus, tmp_path / "data", "--workers", 1)
     assert (tmp_path / "data" / "manifest.json").stat().st_mtime_ns == before
-    assert "made before" in capsys.readouterr().out
+    assert "finished before" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_an_interruption_leaves_no_half_artefact_and_says_how_to_go_on(corpus, t
         signal_number=signal_number,
     )
     assert code == 130
-    assert "run the same command again to go on" in error
+    assert str(tmp_path / "data.partial") in error
     assert "Traceback" not in error
     assert not (tmp_path / "data").exists()
     subprocess.run(command, check=True, capture_output=True)

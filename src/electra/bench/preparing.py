@@ -113,7 +113,7 @@ def paths(settings: PrepareBenchConfig, folder: Path) -> list[str]:
 
 def opened(corpus: list[str]) -> Corpus:
     """A corpus as `electra prepare` opens it by default."""
-    return open_corpus(corpus, encoding=None, text_field="text")
+    return open_corpus(corpus)
 
 
 def documents(corpus: Corpus) -> Iterator[str]:

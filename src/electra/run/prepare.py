@@ -1,6 +1,5 @@
 """`electra prepare`: a corpus -> a tokenizer, rows of tokens and a manifest."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from electra import config, files
 from electra.errors import InputError
 from electra.progress import clock
 from electra.text import tokenizer as tokenizers
-from electra.text.dataset import DatasetConfig, Prepared, prepare
+from electra.text.dataset import PrepareConfig, Prepared, prepare
 from electra.text.quarantine import describe
 from electra.text.rows import KIND, Rows
 
@@ -18,45 +17,24 @@ _EXAMPLE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareConfig(DatasetConfig):
-    """From a corpus to a folder with a tokenizer, token rows and a manifest."""
+class PrepareCommand(PrepareConfig):
+    """Turn text into a folder with a tokenizer, rows of tokens and a manifest."""
 
-    out: str | None = None
-    """Folder to make. Interrupted, the same command goes on from what is finished."""
-    workers: int = len(os.sched_getaffinity(0))
-    """Processes to tokenize with; the result does not depend on it."""
-    max_bad_fraction: float = 0.05
-    """Share of the input's bytes that may be unreadable or replaced before it is an error."""
     verify: str | None = None
-    """Folder to check instead: every file is compared with its checksum in the manifest."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.max_bad_fraction <= 1:
-            raise InputError(f"max_bad_fraction is {self.max_bad_fraction}, expected 0 to 1")
-        if self.workers < 1:
-            raise InputError(f"workers is {self.workers}, expected at least 1")
+    """Dataset to check instead: compares every file with its checksum in the manifest."""
 
 
 def main(arguments: Sequence[str]) -> None:
     """Prepare or verify a dataset."""
-    settings = config.parse(PrepareConfig, arguments, prog="electra prepare")
+    settings = config.parse(PrepareCommand, arguments, prog="electra prepare")
     if settings.verify:
-        return verify(Path(settings.verify))
-    if not settings.corpus or not settings.out:
-        raise InputError("give --corpus PATH [PATH ...] and --out DIR (see 'electra prepare --help')")
-    prepared = prepare(
-        settings,
-        Path(settings.out),
-        workers=settings.workers,
-        max_bad_fraction=settings.max_bad_fraction,
-    )
-    print(summary(prepared))
-    return None
+        verify(Path(settings.verify))
+    else:
+        print(summary(prepare(settings)))
 
 
 def verify(folder: Path) -> None:
-    """Name every file that differs from what the manifest says of it."""
+    """Raise an InputError that names every file that differs from the manifest."""
     manifest = files.read_manifest(folder, kind=KIND)
     if damage := list(files.damaged_files(folder, manifest)):
         raise InputError("\n  ".join([f"{folder} is damaged:", *damage]))
@@ -64,7 +42,7 @@ def verify(folder: Path) -> None:
 
 
 def summary(prepared: Prepared) -> str:
-    """What a person wants to know of a dataset, and three of its rows."""
+    """The figures that a person wants to see, and three of the rows."""
     manifest, counts = prepared.manifest, prepared.manifest["counts"]
     train, valid = manifest["splits"]["train"], manifest["splits"]["valid"]
     disk = sum(file["bytes"] for file in manifest["files"].values())
@@ -81,19 +59,19 @@ def summary(prepared: Prepared) -> str:
         "vocabulary": "{vocab_size:,} tokens, {algorithm}, case {case}, accents {accents}, cjk {cjk}".format(
             **manifest["tokenizer"]
         ),
-        "disk": f"{disk / 1e6:,.1f} MB in {prepared.folder}",
+        "disk": f"{disk / 1e6:,.1f} MB in {prepared.path}",
         "time": _time(prepared),
     }
     table = [f"  {name:<11} {value}" for name, value in lines.items()]
     problems = [f"  unreadable  {describe(problem)}" for problem in prepared.problems]
     if not valid["rows"]:
         problems.append("  note        no document is held out for evaluation: raise --valid_fraction")
-    return "\n".join([*table, *problems, "", *_examples(prepared.folder)])
+    return "\n".join([*table, *problems, "", *_examples(prepared.path)])
 
 
 def _time(prepared: Prepared) -> str:
     if not prepared.rows_seconds:
-        return "made before; nothing to do"
+        return "finished before; nothing to do"
     megabytes = prepared.manifest["counts"]["text_bytes"] / 1e6
     found = f", {prepared.shards_found} shards found finished" if prepared.shards_found else ""
     return (
