@@ -7,6 +7,7 @@ import json
 import lzma
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import datasets
@@ -34,7 +35,12 @@ def reading_of(source: Source) -> tuple[Reading, list[Problem]]:
 
 
 def texts_of(
-    path: Path, content: str | bytes | None = None, *, field: str = "text", size: int = 1 << 18, **dialect: str
+    path: Path,
+    content: str | bytes | None = None,
+    *,
+    field: str = "text",
+    size: int = 1 << 18,
+    **dialect: str,
 ) -> tuple[list[str], list[Problem], Tally]:
     """As `prepare` reads: the texts of one column, and what was wrong."""
     if content is not None:
@@ -68,7 +74,11 @@ TEXTS = {
     "utf-8-sig": ["naïve 東京", 'a "quoted", word', "モデル"],
     "cp1252": ["déjà vu à l’été", 'la “mère”, "père"', "où êtes-vous"],
     "utf-16": ["naïve 東京", 'a "quoted", word', "モデル"],
-    "shift_jis": ["吾輩は庭の隅で古い本を読んでいた。", "名前はまだ, 聞いていない。", "雨が静かに降り始めた。"],
+    "shift_jis": [
+        "吾輩は庭の隅で古い本を読んでいた。",
+        "名前はまだ, 聞いていない。",
+        "雨が静かに降り始めた。",
+    ],
 }
 
 
@@ -142,21 +152,24 @@ def test_whatever_the_csv_module_writes_is_read_back(tmp_path, rows, delimiter, 
     assert problems == []
 
 
+CSV_PARTS = [b"text", b",", b'"', b"\n", b"\r", b"a", b"\t", b"\xff", b"\0"]
+
+
+CSV_PARTS = [b"text", b",", b'"', b"\n", b"\r", b"a", b"\t", b"\xff", b"\0"]
+
+
 @in_any_folder
 @given(
-    data=st.binary(max_size=200)
-    | st.lists(st.sampled_from([b"text", b",", b'"', b"\n", b"\r", b"a", b"\t", b"\xff", b"\0"])).map(b"".join),
-    size=st.integers(1, 7),
+    data=st.binary(max_size=200) | st.lists(st.sampled_from(CSV_PARTS)).map(b"".join), size=st.integers(1, 7)
 )
 def test_any_bytes_as_csv(tmp_path, data, size):
     whole = texts_of(tmp_path / "a.csv", data)
     assert texts_of(tmp_path / "a.csv", data, size=size) == whole
-    try:
-        found = rows_of(tmp_path / "a.csv")
-    except InputError as error:
-        assert str(tmp_path / "a.csv") in str(error)
-    else:
-        assert all(isinstance(value, str) for _, row in found for value in row.values())
+    # Where a task gets its rows, `prepare` gets the same texts, and nothing was left out.
+    with suppress(InputError):
+        rows = [row for _, row in rows_of(tmp_path / "a.csv")]
+        if rows and "text" in rows[0] and b"\0" not in data:
+            assert whole[:2] == ([row["text"].replace("\ufeff", "") for row in rows], [])
 
 
 def test_real_files_are_read_whole(shared):
@@ -248,7 +261,11 @@ def test_one_column_needs_no_others_with_good_names(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "names"),
-    [("body,n\na,1\n", ("'text'", "'body', 'n'")), ("text,text\na,b\n", ("'text'", "twice")), ("", ("columns",))],
+    [
+        ("body,n\na,1\n", ("'text'", "'body', 'n'")),
+        ("text,text\na,b\n", ("'text'", "twice")),
+        ("", ("columns",)),
+    ],
 )
 def test_a_header_without_the_column_is_one_problem(tmp_path, content, names):
     texts, (problem,), _ = texts_of(tmp_path / "a.csv", content)
@@ -497,7 +514,7 @@ def test_a_local_dataset_streams_its_rows(tmp_path):
 
 def test_a_dataset_without_the_field_is_refused_at_once(tmp_path):
     reading, _ = reading_of(Source(path=dataset(tmp_path / "data", '{"body": "a"}'), format="hf"))
-    with pytest.raises(InputError, match="'text'.*'body'"):
+    with pytest.raises(InputError, match=r"'text'.*'body'"):
         read_table(reading, text_column="text")
 
 

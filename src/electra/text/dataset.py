@@ -62,7 +62,7 @@ class PrepareConfig:
     duplicates: Literal["drop", "keep"] = "drop"
     """Drop or keep documents that are identical to an earlier one."""
     examples: Literal["full_rows", "as_google"] = "full_rows"
-    """How rows are filled: full_rows keeps every token; as_google is the original way, which cuts long lines."""
+    """How to fill rows: full_rows keeps every token; as_google cuts long lines, as the original does."""
     encoding: str | None = None
     """Encoding of the text files. Default: detected for each file."""
     text_field: str = "text"

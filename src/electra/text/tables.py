@@ -128,10 +128,18 @@ def read_lines(path: Path, *, encoding: str | None = None) -> Iterator[tuple[int
 
     Only a line feed ends a line: other line ends that Unicode knows may be part of a text.
     """
-    source = Source(path=str(path), format="text", compression=format_of(path.name)[1])
-    reading = strict_reading(source)
+    reading = strict_reading(_text_source(path))
     for number, line in _lines(read_text(reading, encoding=encoding), reading):
         yield number, line.removesuffix("\r")
+
+
+def read_whole(path: Path) -> str:
+    """The text of a file in one piece; what cannot be read is an InputError."""
+    return "".join(read_text(strict_reading(_text_source(path))))
+
+
+def _text_source(path: Path) -> Source:
+    return Source(path=str(path), format="text", compression=format_of(path.name)[1])
 
 
 def _lines(pieces: Iterable[str], reading: Reading) -> Iterator[tuple[int, str]]:

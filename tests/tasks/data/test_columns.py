@@ -1,11 +1,14 @@
 import csv
+import gzip
 import json
+import lzma
 import re
 from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from electra.errors import InputError
 from electra.seeds import python_random
@@ -111,6 +114,33 @@ def test_lines_without_text_are_refused_or_skipped_and_counted(tmp_path):
     task = load(path, empty="skip")
     assert sum(sizes(task).values()) == 90
     assert f"{path}: 1 without text skipped: line 6" in task.notes
+
+
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16"])
+@pytest.mark.parametrize("compression", COMPRESS)
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_a_table_may_be_compressed_and_in_any_encoding(tmp_path, suffix, compression, encoding):
+    rows = [("très réussi, déjà vu", "ça"), ("raté, à éviter", "là")] * 10
+    separator = "\t" if suffix == ".tsv" else ";"
+    lines = [
+        "text" + separator + "label",
+        *(f"{n} {text}{separator}{label}" for n, (text, label) in enumerate(rows)),
+    ]
+    (tmp_path / f"train{suffix}{compression}").write_bytes(
+        COMPRESS[compression]("\n".join(lines).encode(encoding))
+    )
+    task = load(tmp_path)
+    assert task.family.labels() == ("là", "ça")
+    texts = {example.text for split in ("train", "dev") for example in task.examples(split)}
+    assert texts == {f"{n} {text}" for n, (text, _) in enumerate(rows)}
+    # A guess is worth a word: with another encoding the text would be another.
+    assert any("set encoding" in note for note in task.notes) == (not encoding.startswith("utf-8"))
+    again = load(tmp_path, encoding=encoding)
+    assert again.splits == task.splits
+    assert not any("set encoding" in note for note in again.notes)
 
 
 def test_ids_are_the_given_ones_or_line_numbers(tmp_path):

@@ -1,6 +1,4 @@
-from pathlib import Path
-
-from electra.tasks.data.table import label_notes, repeated_notes, skipped_notes
+from electra.tasks.data.table import label_notes, repeated_notes
 from electra.tasks.families.family import TextExample
 
 
@@ -26,14 +24,6 @@ def test_classes_with_few_examples_are_named():
 def test_decimal_classes_are_doubted():
     assert "regression" in label_notes({"0.5": 10, "1": 10})[1]
     assert len(label_notes({"1": 10, "2": 10})) == 1
-
-
-def test_skipped_lines_are_counted():
-    assert skipped_notes(Path("a.csv"), []) == []
-    assert skipped_notes(Path("a.csv"), [3]) == ["a.csv: 1 without text skipped: line 3"]
-    assert skipped_notes(Path("a.csv"), range(1, 9)) == [
-        "a.csv: 8 without text skipped: line 1, 2, 3, 4, 5, ..."
-    ]
 
 
 def test_texts_on_both_sides_and_contradicting_labels_are_counted():

@@ -44,13 +44,15 @@ from electra.tasks.data.columns import (
     read_task_file,
 )
 from electra.tasks.data.conll import understand_tags
-from electra.tasks.data.table_files import SUFFIXES, is_table, read_table, table_suffix
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
 from electra.tasks.families.family import Family
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging, TaggingExample, convert, marks_chunks
 from electra.tasks.task import TRAIN, Task, class_of, held_out
+from electra.text.quarantine import strict_reading
+from electra.text.sources import COMPRESSIONS, without_compression
+from electra.text.tables import SUFFIXES, is_table, read_table, table_source
 
 DEV, TEST = "dev", "test"
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -81,7 +83,7 @@ def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
     if TRAIN not in found:
         raise InputError(
             f"{path}: no table to train on, expected one with 'train' in its name and one of "
-            f"{' '.join(SUFFIXES)} (also with .gz) at its end; there are "
+            f"{' '.join(SUFFIXES)} (also with {' '.join(COMPRESSIONS)}) at its end; there are "
             f"{listed(_names_in(path)) or 'no files'}: name the file in train"
         )
     return {split: found[split] for split in given if split in found}
@@ -100,7 +102,7 @@ def _by_name(split: str, tables: list[Path]) -> Path | None:
 
 
 def _stem(table: Path) -> str:
-    return table.name.lower().removesuffix(".gz").removesuffix(table_suffix(table))
+    return Path(without_compression(table.name)).stem.lower()
 
 
 def _named(folder: Path, split: str, name: str) -> Path:
@@ -141,13 +143,16 @@ class Table:
     rows: Sequence[Cells]
     skipped: Sequence[int]
     """Lines without text."""
+    encoding: str | None
+    """None for parquet."""
 
 
 def read_rows(config: OwnTaskConfig, path: Path) -> Table:
     """All rows with text. A row without is an error, or is left out and counted."""
     reader = READERS[config.kind](config)
     rows, skipped = [], []
-    for line, row in read_table(path, delimiter=config.delimiter_character, quoting=config.quoting):
+    reading = strict_reading(table_source(path))
+    for line, row in read_table(reading, dialect=config.dialect):
         cells = Cells(f"{path}:{line}", row)
         empty = next((column for column in reader.text_columns if cells.has_no_text(column)), None)
         if empty is None:
@@ -161,7 +166,8 @@ def read_rows(config: OwnTaskConfig, path: Path) -> Table:
             )
     if not rows:
         raise InputError(f"{path}: no examples in it{' but empty ones' if skipped else ''}")
-    return Table(path=path, reader=reader, rows=rows, skipped=skipped)
+    encoding = next(iter(reading.tally.encodings), None)
+    return Table(path=path, reader=reader, rows=rows, skipped=skipped, encoding=encoding)
 
 
 def needs_labels(config: OwnTaskConfig) -> bool:
@@ -257,12 +263,15 @@ def answer_notes(examples: Sequence[Any]) -> list[str]:
     return [f"{num_impossible:,} of {len(examples):,} questions have no answer"] if num_impossible else []
 
 
-def skipped_notes(path: Path, lines: Sequence[int]) -> list[str]:
-    """The lines that have no text."""
-    if not lines:
-        return []
-    shown = ", ".join(map(str, lines[:_SHOWN_LINES])) + (", ..." if len(lines) > _SHOWN_LINES else "")
-    return [f"{path}: {len(lines):,} without text skipped: line {shown}"]
+def table_notes(table: Table) -> list[str]:
+    """Lines without text, and an encoding that had to be guessed: another would give other text."""
+    notes = []
+    if lines := table.skipped:
+        shown = ", ".join(map(str, lines[:_SHOWN_LINES])) + (", ..." if len(lines) > _SHOWN_LINES else "")
+        notes.append(f"{table.path}: {len(lines):,} without text skipped: line {shown}")
+    if table.reader.config.encoding is None and table.encoding not in (None, "utf-8"):
+        notes.append(f"{table.path}: read as {table.encoding}; if that is wrong, set encoding")
+    return notes
 
 
 def repeated_notes(splits: Mapping[str, Sequence[Any]], content: Callable[[Any], str]) -> list[str]:
@@ -413,7 +422,7 @@ def load_own(config: OwnTaskConfig, path: Path, *, name: str, seed: int) -> Task
     # Before anything is held out: a rare tag or class may be there only once.
     family, main_score, splits, notes = learn_family(config, counts, splits)
     for table in tables.values():
-        notes += skipped_notes(table.path, table.skipped)
+        notes += table_notes(table)
     notes += [f"{tables[split].path} has no labels: predicted, not scored" for split in sorted(unlabelled)]
     if DEV not in splits:
         splits, note = _with_dev(train.reader, splits, seed)
@@ -447,7 +456,7 @@ def load_own_file(
         splits={split: examples},
         unlabelled=frozenset({split} if needs_labels(config) and not is_labelled else ()),
         main_score=main_score,
-        notes=tuple(skipped_notes(path, table.skipped)),
+        notes=tuple(table_notes(table)),
     )
     return _with_long_rows(task) if config.kind == "answering" else task
 
