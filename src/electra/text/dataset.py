@@ -47,15 +47,15 @@ class PrepareConfig:
     """Maximum row length in tokens, including special tokens."""
     tokenizer: str | None = None
     """Existing tokenizer (folder, tokenizer.json or vocab.txt). Default: train one on the corpus."""
-    vocab_size: int = 30522
+    vocab_size: int = TokenizerConfig.vocab_size
     """Size of the vocabulary to train, including special tokens."""
-    algorithm: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
+    algorithm: Literal["wordpiece", "bpe", "unigram"] = TokenizerConfig.algorithm
     """Type of vocabulary to train."""
-    case: Literal["lower", "keep"] = "lower"
+    case: Literal["lower", "keep"] = TokenizerConfig.case
     """Convert text to lower case, or keep capital letters."""
-    accents: Literal["auto", "strip", "keep"] = "auto"
+    accents: Literal["auto", "strip", "keep"] = TokenizerConfig.accents
     """Strip accents or keep them; auto keeps them where the script needs them."""
-    cjk: Literal["split", "keep"] = "split"
+    cjk: Literal["split", "keep"] = TokenizerConfig.cjk
     """Treat every Chinese character as a word of its own (split), or not (keep)."""
     valid_fraction: float = 0.01
     """Fraction of documents to hold out for evaluation, selected by a hash of their text."""

@@ -1,19 +1,15 @@
-"""Files of SQuAD (JSON) or MRQA (JSON lines, also gzipped) -> questions with their texts, checked.
-
-Predictions -> files in the official format of SQuAD.
+"""Files of SQuAD (JSON) or MRQA (JSON lines) -> a question-answering task; predictions -> SQuAD's files.
 
     predictions.json        {id: text}: the best answer, also where there seems to be none
     nbest_predictions.json  {id: [{"text", "probability", "start_logit", "end_logit"}, ...]}
 
 and only where questions may have no answer
 
-    null_odds.json          {id: number}: the higher, the less there seems to be an answer
+    null_odds.json          {id: number}: the higher, the less likely there is an answer
     final_predictions.json  {id: text}: "" where the null odds are above the family's threshold
 
-As in the original, the official script is given predictions.json with `--na-prob-file null_odds.json
---na-prob-thresh -2.75` and also searches for the best threshold. The last file is the one to hand in.
-
-SQuAD 1.1, SQuAD 2.0 or anything in their format, or MRQA's -> a task of question answering.
+As in the original, the official script gets predictions.json with `--na-prob-file null_odds.json
+--na-prob-thresh -2.75` and also searches for the best threshold. The last file is the one to submit.
 """
 
 import json
