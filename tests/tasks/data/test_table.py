@@ -53,11 +53,11 @@ def test_a_single_file_is_trained_on_and_others_may_be_named_beside_it(tmp_path)
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"path": "trian-1.csv"}, r"trian-1\.csv: no such file or folder; did you mean 'train-1\.csv'\?"),
-        ({}, r"several tables for train: 'train-1\.csv', 'train-2\.csv'; name one in train"),
-        ({"train": "train-3.csv"}, r"train is 'train-3\.csv': no such file in .* did you mean 'train-"),
-        ({"path": "train-1.csv", "train": "train-2.csv"}, "is a file already"),
-        ({"path": "inner"}, r"inner: no table to train on.* there are no files"),
+        ({"path": "trian-1.csv"}, r"trian-1\.csv: .*'train-1\.csv'"),
+        ({}, r"train: 'train-1\.csv', 'train-2\.csv'"),
+        ({"train": "train-3.csv"}, r"train is 'train-3\.csv'.*'train-[12]"),
+        ({"path": "train-1.csv", "train": "train-2.csv"}, r"'train-2\.csv'.*train-1\.csv"),
+        ({"path": "inner"}, r"inner: .*\.csv .*\.zst"),
     ],
 )
 def test_what_is_not_there_is_named(tmp_path, keys, message):

@@ -1,18 +1,11 @@
-"""A file or folder of somebody's own data -> which table is trained on, scored on and predicted.
-
-The files of somebody's own data -> examples of every split, with labels or without.
-
-Labels and examples -> what a person should know of the data before a model is trained on it.
-
-The examples of somebody's own data -> the family that learns them, and the score that counts.
-
-Somebody's own labelled table, and what its columns mean -> a task; all that is wrong with it comes first.
+"""A user's table, or a folder of tables, and what its columns mean -> a task, checked before any training.
 
     config, path = read_task_file(Path("my_task.yaml"))
     task = load_own(config, path, name="my_task", seed=0)
 
-The labels are those of the training file. Where there is no file to score on, a part of the training examples
-is held out.
+In the order of this file: find the table of each split, read its rows, read examples out of the rows, note
+what a person should know about them, choose the family, and put the task together. The labels are those of
+the training file. If there is no file to score on, a part of the training examples is held out.
 """
 
 import re
@@ -63,7 +56,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
-    """The table of each split that there is; a single file is what is trained on."""
+    """The table of each split; a single file is the training split."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder{nearest(path.name, _names_in(path.parent))}")
     folder = path if path.is_dir() else path.parent
@@ -72,7 +65,7 @@ def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
     if path.is_file():
         if config.train is not None:
             raise InputError(
-                f"train is {config.train!r}, but {path} is a file already: give its folder as data"
+                f"train is {config.train!r}, but data is the file {path}: set data to its folder"
             )
         found[TRAIN] = path
     else:
@@ -90,7 +83,7 @@ def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
 
 
 def _by_name(split: str, tables: list[Path]) -> Path | None:
-    """The table with the split's name among the words of its own; one that has no other word goes first."""
+    """The table whose name contains the split's; a table named only that goes first."""
     words = {table: re.split(r"[^a-z0-9]+", _stem(table)) for table in tables}
     found = [table for table in tables if not set(_NAMES[split]).isdisjoint(words[table])]
     exact = [table for table in found if _stem(table) in _NAMES[split]]
@@ -129,14 +122,14 @@ READERS: Mapping[Kind, type[Reader]] = {
 }
 
 SECRET = "-1"
-"""What datasets of the Hugging Face Hub put in the place of a class that is kept secret."""
+"""Stands for a hidden class in datasets of the Hugging Face Hub."""
 
 Splits = dict[str, list[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The rows of one file that have text."""
+    """The rows of one file, except those without text."""
 
     path: Path
     reader: Reader
@@ -148,7 +141,7 @@ class Table:
 
 
 def read_rows(config: OwnTaskConfig, path: Path) -> Table:
-    """All rows with text. A row without is an error, or is left out and counted."""
+    """All rows that have text. A row without is an error, or is skipped and counted."""
     reader = READERS[config.kind](config)
     rows, skipped = [], []
     reading = strict_reading(table_source(path))
@@ -161,8 +154,8 @@ def read_rows(config: OwnTaskConfig, path: Path) -> Table:
             skipped.append(line)
         else:
             raise InputError(
-                f"{cells.where}: {empty!r} is empty; mend or remove the line, or set empty to skip to leave "
-                "out all such lines"
+                f"{cells.where}: {empty!r} is empty; correct or remove the line, or set empty to skip to "
+                "leave out all such lines"
             )
     if not rows:
         raise InputError(f"{path}: no examples in it{' but empty ones' if skipped else ''}")
@@ -176,7 +169,7 @@ def needs_labels(config: OwnTaskConfig) -> bool:
 
 
 def has_labels(table: Table, *, known: Classes | None = None) -> bool:
-    """Whether any row has a label; if so, all must. `known` are the classes of the training file."""
+    """Whether any row has a label; then all must have one. `known`: the classes of the training file."""
     labelled = (cells for cells in table.rows if table.reader.has_label(cells))
     if known and SECRET not in known and table.reader.config.kind == "classification":
         return any(cells.name(table.reader.label_column) != SECRET for cells in labelled)
@@ -184,16 +177,16 @@ def has_labels(table: Table, *, known: Classes | None = None) -> bool:
 
 
 def require_labels(table: Table, *, known: Classes | None = None) -> None:
-    """Say so if a file that is trained or scored on has no label at all."""
+    """Refuse to train or score on a file without any label."""
     if needs_labels(table.reader.config) and not has_labels(table, known=known):
         column = table.reader.label_column
-        # Where the column is missing, this says which there are.
+        # If the column is missing, this names those that exist.
         table.rows[0].value(column)
         raise InputError(f"{table.path}: no line has a label in {column!r}, expected one in every line")
 
 
 def read_splits(tables: Mapping[str, Table], classes: Classes) -> tuple[Splits, frozenset[str]]:
-    """The examples of every split, and which splits have no labels: only test may be one of those."""
+    """The examples of every split, and the splits without labels, which only test may be."""
     splits: Splits = {}
     unlabelled = set()
     for split, table in tables.items():
@@ -207,33 +200,31 @@ def read_splits(tables: Mapping[str, Table], classes: Classes) -> tuple[Splits, 
 
 
 def examples_of(table: Table, *, classes: Classes | None) -> list[Any]:
-    """Rows as examples, each with an id of its own; without `classes` nothing is known of them."""
+    """Rows as examples, each with a unique id; without `classes`, they have no labels."""
     column = table.reader.config.id
     examples: list[Any] = []
     places: dict[str, str] = {}
     for cells in table.rows:
         id = cells.where.rpartition(":")[2] if column is None else cells.name(column)
         if id in places:
-            raise InputError(
-                f"{cells.where}: {column!r} is {id!r}, as in {places[id]}: an id may be there only once"
-            )
+            raise InputError(f"{cells.where}: {column!r} is {id!r}, as in {places[id]}: ids must be unique")
         places[id] = cells.where
         examples.append(table.reader.example(cells, id, classes=classes))
     return examples
 
 
 IMBALANCE = 10
-"""A class that is more times larger than another is worth a word."""
+"""Ratio between the sizes of two classes above which they are reported."""
 
 FEW_EXAMPLES = 10
-"""A class with fewer examples is hardly learned."""
+"""Classes with fewer examples are reported."""
 
 _SHOWN_LABELS = 12
 _SHOWN_LINES = 5
 
 
 def label_notes(counts: Mapping[str, int]) -> list[str]:
-    """All labels with their counts, in the given order, and what is suspicious about them."""
+    """All labels with their counts, in the given order, and anything suspicious about them."""
     labels = list(counts)
     notes = [f"{len(labels)} labels: {_some([f'{label} ({counts[label]:,})' for label in labels])}"]
     largest, smallest = max(labels, key=counts.__getitem__), min(labels, key=counts.__getitem__)
@@ -275,7 +266,7 @@ def table_notes(table: Table) -> list[str]:
 
 
 def repeated_notes(splits: Mapping[str, Sequence[Any]], content: Callable[[Any], str]) -> list[str]:
-    """Texts of train that are scored on too, and those that are labelled in more than one way."""
+    """Texts of train that are in other splits, too, and texts with contradicting labels."""
     labels: defaultdict[str, set[Any]] = defaultdict(set)
     for example in splits[TRAIN]:
         labels[content(example)].add(getattr(example, "label", None))
@@ -299,7 +290,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 MAX_DECIMAL_CLASSES = 50
-"""More different decimal numbers than this are values, not classes."""
+"""With more distinct decimal numbers than this, labels are values and not classes."""
 
 
 class Learned(NamedTuple):
@@ -312,7 +303,7 @@ class Learned(NamedTuple):
 
 
 def count_labels(table: Table) -> Counter[str]:
-    """How many examples of the training file have each class, in the classes' order; empty if it has none."""
+    """Number of training examples of each class, in the order of the classes; empty without classes."""
     if not has_labels(table):
         return Counter()
     counts = Counter(name for cells in table.rows for name in table.reader.names(cells))
@@ -322,7 +313,7 @@ def count_labels(table: Table) -> Counter[str]:
 
 
 def _check_labels(table: Table, counts: Counter[str]) -> None:
-    """Whether they are classes at all, and can be told apart."""
+    """Refuse labels that are not classes, or only one class."""
     config = table.reader.config
     if config.kind == "classification" and are_decimal(counts) and len(counts) > MAX_DECIMAL_CLASSES:
         raise InputError(
@@ -363,7 +354,7 @@ def learn_family(config: OwnTaskConfig, counts: Counter[str], splits: Splits) ->
 
 
 def check_family(config: OwnTaskConfig, family: Family[Any]) -> None:
-    """Whether a model learned the kind of thing that the columns are said to hold."""
+    """Refuse columns of another kind of task than the model was trained for."""
     expected = {"answering": QuestionAnswering.name}.get(config.kind, config.kind)
     if family.name != expected:
         kind = {QuestionAnswering.name: "answering"}.get(family.name, family.name)
@@ -411,7 +402,7 @@ __all__ = ["OwnTaskConfig", "load_own", "load_own_file", "read_task_file"]
 def load_own(config: OwnTaskConfig, path: Path, *, name: str, seed: int) -> Task:
     """The task in a file, or in a folder of files for train, dev and test.
 
-    `seed` is that of the part that is held out: fine-tuning with several seeds wants the same for all.
+    `seed` selects the part that is held out, which must be the same for all seeds of the training.
     """
     tables = {split: read_rows(config, file) for split, file in find_files(config, path).items()}
     train = tables[TRAIN]
@@ -442,7 +433,7 @@ def load_own(config: OwnTaskConfig, path: Path, *, name: str, seed: int) -> Task
 def load_own_file(
     config: OwnTaskConfig, path: Path, *, name: str, family: Family[Any], main_score: str, split: str = TEST
 ) -> Task:
-    """One file for a model that is trained already: the model's labels count, the file need not have any."""
+    """One file for a model that was trained before: the model's labels count, and the file may have none."""
     check_family(config, family)
     table = read_rows(config, path)
     classes = {label: number for number, label in enumerate(family.labels())}
@@ -467,7 +458,7 @@ def _with_long_rows(task: Task) -> Task:
 
 
 def _with_dev(reader: Reader, splits: Splits, seed: int) -> tuple[Splits, str]:
-    """A part of train as dev, and what was done."""
+    """The splits with a part of train as dev, and a note about it."""
     by_class = reader.config.kind == "classification"
     train, dev = held_out(
         splits[TRAIN],
