@@ -26,7 +26,7 @@ import torch
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
 from electra.train import devices
-from electra.train.devices import Precision, Product, products_speed
+from electra.train.devices import Precision, Product
 from electra.train.distributed import World
 from electra.train.loop import LoopConfig, Problem, training_steps
 from electra.train.schedule import Budget, ScheduleConfig
@@ -250,8 +250,6 @@ Peak = dict[str, float]
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 COPY = "copy"
-SQUARE: Product = (512, 512, 512)
-"""Near the peak of a CPU, and short enough to get through between two interruptions."""
 _PROBE_SECONDS = 0.3
 _COPIED_BYTES = 1 << 28
 """More than caches hold."""
@@ -273,8 +271,8 @@ def measure_peak(products: Sequence[Product], *, seconds: float = _PROBE_SECONDS
     device = torch.device("cpu")
     rates: Peak = {
         precision: max(
-            products_speed({product: 1}, device, precision, seconds=seconds)
-            for product in (SQUARE, *products)
+            devices.products_speed({product: 1}, device, precision, seconds=seconds)
+            for product in (devices.square_product(device), *products)
         )
         for precision in PRECISIONS
     }
