@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "predict": {*BASE, "text", "model", "tasks", "formats"},
     "formats": {*BASE, "text", "model", "tasks", "predict"},
     "serve": {*BASE, "text", "model", "tasks", "predict"},
-    "report": {"files", "show"},
+    "report": {"errors", "files", "show"},
     "bench": {*BASE, "demo", "text", "model", "pretraining", "train", "tasks", "predict", "formats", "serve"},
     "run": {
         *BASE,

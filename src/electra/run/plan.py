@@ -25,7 +25,7 @@ from electra.pretraining.cost import (
     count_model,
     estimate,
 )
-from electra.report.markup import duration, short
+from electra.show import duration, short
 from electra.text.rows import KIND
 from electra.train import devices
 from electra.train.checkpoint import CheckpointConfig
