@@ -1,8 +1,6 @@
-import re
-
 import pytest
 
-from electra.bench.tables import contest_table, draw, growth_tables, memory_ratio, point_on, ratios
+from electra.bench.tables import contest_table, growth_tables, memory_ratio, point_on
 
 
 def test_medians_ratios_and_shares_of_the_peak(contest_result):
@@ -55,39 +53,3 @@ def test_where_memory_is_not_known_there_is_no_ratio(growth_result):
     point = {**growth_result["points"][0], "memory": None, "libraries": None}
     assert memory_ratio(point) is None
     assert memory_ratio(growth_result["points"][0]) == pytest.approx(1.2)
-
-
-def test_ours_beside_each_of_the_others(contest_result):
-    several = {
-        **contest_result,
-        "ours": ["predict", "server"],
-        "seconds": {"predict": [1.0], "server": [2.0], "pipeline": [3.0, 5.0]},
-    }
-    found = {(bar.label, bar.ratio) for bar in ratios("serve", several)}
-    assert found == {("predict against pipeline", 4.0), ("server against pipeline", 2.0)}
-    assert [bar.label for bar in ratios("pretrain", contest_result)] == ["against plain"]
-
-
-def test_the_picture_has_bars_and_curves(contest_result, growth_result, tmp_path):
-    path = tmp_path / "bench.svg"
-    draw({"pretrain": contest_result, "growth": growth_result}, path)
-    content = path.read_text(encoding="utf-8")
-    written = re.findall(r"<!-- (.*?) -->", content)
-    assert {"pretrain: against plain", "3.00 x", "tokens of a row", "seconds a step", "needed"} <= {*written}
-    draw({"pretrain": contest_result, "growth": growth_result}, tmp_path / "again.svg")
-    assert (tmp_path / "again.svg").read_text(encoding="utf-8") == content
-
-
-@pytest.mark.parametrize("kind", ["pretrain", "growth"])
-def test_each_half_can_stand_alone(kind, contest_result, growth_result, tmp_path):
-    draw({kind: {"pretrain": contest_result, "growth": growth_result}[kind]}, tmp_path / "bench.png")
-    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_memory_that_is_not_known_is_not_drawn(growth_result, tmp_path):
-    for point in growth_result["points"]:
-        point |= {"memory": None, "libraries": None}
-    draw({"growth": growth_result}, tmp_path / "bench.svg")
-    written = re.findall(r"<!-- (.*?) -->", (tmp_path / "bench.svg").read_text(encoding="utf-8"))
-    assert "needed" in written
-    assert "held" not in written
