@@ -101,4 +101,4 @@ def test_a_line_longer_than_the_terminal_is_cut(capsys, terminal):
         line.show("step " + "word " * 100, done=0.5)
     shown = capsys.readouterr().err
     assert "…" in shown
-    assert shown.count("step") == 1
+    assert "word " * 20 not in shown

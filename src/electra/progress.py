@@ -8,10 +8,10 @@ from rich import progress as rich_progress
 from rich.console import Console
 from rich.table import Column
 
-from electra.show import clock as clock
+from electra.show import clock
 
 _PLAIN_EVERY_SECONDS = 10.0
-_LIVE_EVERY_SECONDS = 0.1
+_LIVE_EVERY_SECONDS, _LIVE_PER_SECOND = 0.1, 4
 _BAR_WIDTH = 20
 
 
@@ -30,6 +30,7 @@ class LiveLine:
             ),
             console=console,
             transient=True,
+            refresh_per_second=_LIVE_PER_SECOND,
             disable=not self._live,
         )
         self._task: rich_progress.TaskID | None = None
@@ -53,12 +54,11 @@ class LiveLine:
         if not self.is_due():
             return
         if self._live:
+            total = None if done is None else 1.0
             # The bar appears with the first line, not before.
             if self._task is None:
-                self._task = self._bar.add_task("")
-            self._bar.update(
-                self._task, description=line, completed=done or 0.0, total=None if done is None else 1.0
-            )
+                self._task = self._bar.add_task(line, total=total)
+            self._bar.update(self._task, description=line, total=total, completed=done)
         else:
             self.say(line)
         self._next = time.monotonic() + (_LIVE_EVERY_SECONDS if self._live else _PLAIN_EVERY_SECONDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from electra import config, files
 from electra.errors import InputError
-from electra.progress import clock
+from electra.show import clock, megabytes, table
 from electra.text import tokenizer as tokenizers
 from electra.text.dataset import DatasetConfig, Prepared, prepare
 from electra.text.quarantine import describe
@@ -81,14 +81,13 @@ def summary(prepared: Prepared) -> str:
         "vocabulary": "{vocab_size:,} tokens, {algorithm}, case {case}, accents {accents}, cjk {cjk}".format(
             **manifest["tokenizer"]
         ),
-        "disk": f"{disk / 1e6:,.1f} MB in {prepared.folder}",
+        "disk": f"{megabytes(disk)} in {prepared.folder}",
         "time": _time(prepared),
     }
-    table = [f"  {name:<11} {value}" for name, value in lines.items()]
-    problems = [f"  unreadable  {describe(problem)}" for problem in prepared.problems]
+    rows = [*lines.items(), *(("unreadable", describe(problem)) for problem in prepared.problems)]
     if not valid["rows"]:
-        problems.append("  note        no document is held out for evaluation: raise --valid_fraction")
-    return "\n".join([*table, *problems, "", *_examples(prepared.folder)])
+        rows.append(("note", "no document is held out for evaluation: raise --valid_fraction"))
+    return "\n".join([table(rows), "", *_examples(prepared.folder)])
 
 
 def _time(prepared: Prepared) -> str:

@@ -37,6 +37,7 @@ from torch import Tensor
 
 from electra import files
 from electra.errors import InputError
+from electra.show import megabytes
 
 TENSOR_SUFFIX = ".safetensors"
 _SHARED = "shared"
@@ -283,7 +284,7 @@ class CheckpointStore:
         """Raise if the disk has less free space than this."""
         if (free := self._free_bytes()) < num_bytes:
             raise InputError(
-                f"checkpoints need {_megabytes(num_bytes)} in {self.folder}, {_megabytes(free)} are free: "
+                f"checkpoints need {megabytes(num_bytes)} in {self.folder}, {megabytes(free)} are free: "
                 "make room, keep fewer (checkpoint.keep_last, checkpoint.keep_every) or write to another disk"
             )
 
@@ -322,8 +323,8 @@ class CheckpointStore:
     def _failure(self, path: Path, content: Content, error: Exception) -> str:
         kept = next((f"{older.name} is kept" for _, older in self._newest_first()), "there is no earlier one")
         return (
-            f"checkpoint {path} is not saved: {error}. It needs {_megabytes(content.num_bytes)}, "
-            f"{_megabytes(self._free_bytes())} are free; {kept}. Make room and run the same command again"
+            f"checkpoint {path} is not saved: {error}. It needs {megabytes(content.num_bytes)}, "
+            f"{megabytes(self._free_bytes())} are free; {kept}. Make room and run the same command again"
         )
 
     def _prune(self, saved: Path, content: Content) -> None:
@@ -345,7 +346,3 @@ class CheckpointStore:
 
 def _unfinished(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp-{os.getpid()}")
-
-
-def _megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:,.1f} MB"

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from electra.errors import InputError
+from electra.show import listed
 from electra.train.checkpoint import Checkpoint
 from electra.train.distributed import part_like, whole_tensor
 from electra.train.health import Health
 
-_MOST_NAMES_SHOWN = 8
 _COUNTERS = (
     "step",
     "batches_skipped",
@@ -128,7 +128,7 @@ def _require_same_weights(source: Mapping[str, Tensor], model: nn.Module, *, whe
     target = _own_tensors(model)
     if target.keys() != source.keys():
         different = sorted(target.keys() ^ source.keys())
-        raise InputError(f"{where} is of another model: {different[0]} and {len(different) - 1} more differ")
+        raise InputError(f"{where} is of another model; only one of the two has {listed(different)}")
     for name, tensor in target.items():
         if tensor.shape != source[name].shape:
             raise InputError(
@@ -235,9 +235,7 @@ def _require_same_parameters(optimizer: torch.optim.Optimizer, facts: Mapping[st
 def _refuse(problem: str, names: list[str]) -> None:
     """Raise if the problem concerns any names, and show the first of them."""
     if names:
-        shown = ", ".join(names[:_MOST_NAMES_SHOWN])
-        more = f" and {len(names) - _MOST_NAMES_SHOWN} more" if len(names) > _MOST_NAMES_SHOWN else ""
         raise InputError(
-            f"{problem} parameters {shown}{more}: continue with the config it was made with, "
-            "or start a new run"
+            f"{problem} parameters {listed(names)}: continue with the config it was made with, or "
+            "start a new run"
         )
