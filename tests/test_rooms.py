@@ -6,31 +6,31 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "electra"
-BASE = {"config", "crc32c", "errors", "files", "progress", "seeds"}
+BASE = {"config", "errors", "files", "progress", "seeds", "show"}
 MAY_IMPORT = {
-    "config": {"errors"},
-    "crc32c": set(),
+    "config": {"errors", "show"},
     "errors": set(),
     "files": {"errors"},
-    "progress": set(),
+    "progress": {"show"},
     "seeds": set(),
+    "show": set(),
     "demo": BASE,
     "text": {*BASE, "demo"},
-    "model": {"config", "errors"},
+    "model": {"config", "errors", "show"},
     "train": BASE,
     "pretraining": {*BASE, "text", "model", "train"},
     "tasks": {*BASE, "text", "model", "train"},
     "predict": {*BASE, "text", "model", "tasks", "formats"},
     "formats": {*BASE, "text", "model", "tasks", "predict"},
     "serve": {*BASE, "text", "model", "tasks", "predict"},
-    "report": set(),
+    "report": {"errors", "files", "show"},
     "bench": {*BASE, "demo", "text", "model", "pretraining", "train", "tasks", "predict", "formats", "serve"},
     "run": {
         *BASE,
         *("cli", "demo", "text", "model", "pretraining", "train", "tasks"),
         *("predict", "formats", "serve", "report", "bench"),
     },
-    "cli": {"errors", "run"},
+    "cli": {"errors", "run", "show"},
     "__main__": {"cli"},
     "__init__": {"predict"},
 }

@@ -92,7 +92,7 @@ def test_a_file_that_is_named_is_read_whatever_its_suffix(tmp_path):
 
 def test_what_names_nothing_is_an_error_that_helps(tmp_path):
     touch(tmp_path, "corpus.txt", "pictures/a.png")
-    with pytest.raises(InputError, match=r"corpsu\.txt: no such file.*did you mean .*corpus\.txt\?"):
+    with pytest.raises(InputError, match=r"corpsu\.txt: no such file.*did you mean .*corpus\.txt"):
         find_sources([str(tmp_path / "corpsu.txt")])
     with pytest.raises(InputError, match=r"\*\.jsonl: no file to read"):
         find_sources([str(tmp_path / "*.jsonl")])

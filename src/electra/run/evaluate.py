@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from electra import config
+from electra import config, show
 from electra.errors import InputError
 from electra.tasks import results
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
 from electra.tasks.folders import load_model
 from electra.tasks.results import Outcome, judge_split
-from electra.tasks.study import as_lines, describe_task, limited
+from electra.tasks.study import describe_task, limited
 from electra.tasks.task import TRAIN
 from electra.train import devices
 from electra.train.devices import DeviceName, PrecisionName
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> None:
         raise InputError(f"{name} has no labelled examples but those of train, if any: name one with --split")
     on_train = settings.limit_eval if settings.split == TRAIN else None
     task = limited(task, train=on_train, held_out=settings.limit_eval)
-    print(as_lines([("model", settings.model), *describe_task(task)]), flush=True)
+    print(show.table([("model", settings.model), *describe_task(task)]), flush=True)
     devices.set_up_allocator()
     device = devices.choose_device(settings.device)
     tuned.model.to(device)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from electra import config, files
+from electra import config, files, show
 from electra.errors import InputError
 from electra.formats.card import (
     ABOUT,
@@ -26,8 +26,7 @@ from electra.predict.load import Engine, load
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
 from electra.tasks.folders import FineTuned, load_model
-from electra.tasks.results import aligned, judge_split, shown
-from electra.tasks.study import as_lines
+from electra.tasks.results import judge_split, shown
 from electra.tasks.task import Task
 
 Form = Literal["transformers", "onnx", "onnx-int8"]
@@ -80,7 +79,7 @@ def main(arguments: Sequence[str]) -> None:
         write_card(folder, source, exported.loaded, given, sections)
         seal(folder, source, {ABOUT: sections})
     lines = [*((name.lower(), value) for name, value in exported.facts.items()), ("card", str(out / CARD))]
-    print(as_lines([("model", settings.model), *lines]))
+    print(show.table([("model", settings.model), *lines]))
     if changes:
         print(f"\n{score_table(changes)}")
 
@@ -173,4 +172,4 @@ def score_table(changes: Sequence[Change]) -> str:
     for split, name, before, after in changes:
         difference = None if before is None or after is None else after - before
         rows.append((split, name, *(shown(name, value) for value in (before, after, difference))))
-    return aligned(rows)
+    return show.table(rows)

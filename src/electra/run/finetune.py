@@ -17,6 +17,7 @@ from electra import config, files
 from electra.errors import InputError, import_extra
 from electra.model.encoder import Layer
 from electra.model.names import layer_depth
+from electra.show import table
 from electra.tasks import results, sweep
 from electra.tasks.batches import TaskTurns
 from electra.tasks.config import EpochLogConfig, EpochTrainConfig, paper_size, paper_values
@@ -29,7 +30,6 @@ from electra.tasks.results import Outcome
 from electra.tasks.step import FinetuneProblem, Share, flops_per_token
 from electra.tasks.study import (
     Study,
-    as_lines,
     content_hash,
     describe_tasks,
     ensemble_obstacle,
@@ -197,7 +197,7 @@ def finetune(arguments: Sequence[str], given: FinetuneConfig, world: World, devi
     job = prepare(arguments, given, world, device)
     study, notes = job.study, list[str]()
     if world.writes:
-        print(as_lines(list(describe(job))), flush=True)
+        print(table(list(describe(job))), flush=True)
     if job.settings.dry_run:
         return
     with ExitStack() as stack:
@@ -405,7 +405,7 @@ def swept(job: Job) -> tuple[Job, str]:
 def show(folder: Path, content: Mapping[str, Any]) -> None:
     """The scores, and where a person finds what."""
     print(f"\n{results.score_table(content['splits'], main_score=content['main_score'])}\n")
-    print(as_lines([*results.places(folder, content), ("page", write_page(folder))]), flush=True)
+    print(table([*results.places(folder, content), ("page", write_page(folder))]), flush=True)
 
 
 def write_page(folder: Path) -> str:

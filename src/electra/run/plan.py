@@ -25,7 +25,7 @@ from electra.pretraining.cost import (
     count_model,
     estimate,
 )
-from electra.report.markup import duration, short
+from electra.show import duration, short, table
 from electra.text.rows import KIND
 from electra.train import devices
 from electra.train.checkpoint import CheckpointConfig
@@ -284,7 +284,7 @@ def plan_table(plan: Plan, settings: PlanConfig) -> str:
         "cost": "no price is given" if needs.cost is None else f"{needs.cost:,.2f}",
         "disk": f"{needs.disk / 1e9:.2f} GB for {work.checkpoints} checkpoints",
     }
-    return "\n".join(f"  {name:<11} {value}" for name, value in lines.items())
+    return table(lines)
 
 
 def budget_table(plans: Sequence[Plan]) -> str:
@@ -296,8 +296,6 @@ def budget_table(plans: Sequence[Plan]) -> str:
         cost = "–" if needs.cost is None else f"{needs.cost:,.2f}"
         numbers = (f"{plan.work.steps:,}", f"{plan.part:.2g} x", short(needs.tokens), f"{needs.flops:.2g}")
         rows.append((plan.size, *numbers, memory, duration(needs.seconds), cost))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     enough = [plan for plan in plans if plan.part >= ENOUGH_TRAINING and _fits(plan.needs, plan.machine)]
     taken = enough[-1] if enough else plans[0]
     why = "the largest size that gets" if enough else "nothing larger comes nearer to"
@@ -306,7 +304,7 @@ def budget_table(plans: Sequence[Plan]) -> str:
         f"  electra pretrain --model.size {taken.size} --train.steps {taken.work.steps} "
         f"--train.micro_batch {taken.work.rows_at_once} --data DATA --out RUN"
     )
-    return "\n".join([*lines, "", advice])
+    return "\n".join([table(rows), "", advice])
 
 
 def assumptions(plan: Plan) -> list[str]:

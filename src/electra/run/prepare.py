@@ -6,7 +6,7 @@ from pathlib import Path
 
 from electra import config, files
 from electra.errors import InputError
-from electra.progress import clock
+from electra.show import clock, megabytes, table
 from electra.text import tokenizer as tokenizers
 from electra.text.dataset import PrepareConfig, Prepared, prepare
 from electra.text.quarantine import describe
@@ -59,14 +59,13 @@ def summary(prepared: Prepared) -> str:
         "vocabulary": "{vocab_size:,} tokens, {algorithm}, case {case}, accents {accents}, cjk {cjk}".format(
             **manifest["tokenizer"]
         ),
-        "disk": f"{disk / 1e6:,.1f} MB in {prepared.path}",
+        "disk": f"{megabytes(disk)} in {prepared.path}",
         "time": _time(prepared),
     }
-    table = [f"  {name:<11} {value}" for name, value in lines.items()]
-    problems = [f"  unreadable  {describe(problem)}" for problem in prepared.problems]
+    rows = [*lines.items(), *(("unreadable", describe(problem)) for problem in prepared.problems)]
     if not valid["rows"]:
-        problems.append("  note        no document is held out for evaluation: raise --valid_fraction")
-    return "\n".join([*table, *problems, "", *_examples(prepared.path)])
+        rows.append(("note", "no document is held out for evaluation: raise --valid_fraction"))
+    return "\n".join([table(rows), "", *_examples(prepared.path)])
 
 
 def _time(prepared: Prepared) -> str:

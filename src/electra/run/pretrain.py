@@ -23,7 +23,7 @@ from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
 from electra.pretraining.step import FIXED_SET_SEED, FixedSet, PretrainProblem, Share, show_row
-from electra.progress import clock
+from electra.show import clock, table
 from electra.text import tokenizer as tokenizers
 from electra.text.batches import Batches
 from electra.text.rows import Rows
@@ -344,7 +344,7 @@ def summary(run: Run, out: Path) -> str:
         "encoder": str(out / "final" / run.objective.encoder_name),
         "curves": f"electra report {out}",
     }
-    return "\n".join(f"  {name:<9} {value}" for name, value in lines.items())
+    return table(lines)
 
 
 def preview(run: Run, world: World) -> None:
@@ -370,6 +370,6 @@ def preview(run: Run, world: World) -> None:
         "first step": f"loss {step.loss:.3f} in {step.seconds:.2f} s, {speed:,.0f} tokens/s",
         "whole run": f"about {clock(left)} at the speed of this step, which is the slowest",
     }
-    print("\n".join(f"  {name:<11} {value}" for name, value in lines.items()))
+    print(table(lines))
     for row in rows:
         print(f"\n{show_row(row)}")

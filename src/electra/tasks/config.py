@@ -61,7 +61,7 @@ class EpochLogConfig:
     evaluate_epochs: float = 1.0
     """Epochs between two looks at held-out examples; the last step is always followed by one."""
     trackers: list[TrackerName] = field(default_factory=list)
-    """Where metrics go beside metrics.jsonl and TensorBoard's files."""
+    """Where else metrics go, beside metrics.jsonl; tensorboard is always on where it is installed."""
 
     def __post_init__(self) -> None:
         if not self.evaluate_epochs > 0:

@@ -4,7 +4,6 @@ A folder contributes its files of known formats, except hidden ones. A file that
 matches, is read whatever its suffix. No file is read twice, not even through a symbolic link.
 """
 
-import difflib
 import os
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from electra.errors import InputError, import_extra
+from electra.show import did_you_mean
 
 Format = Literal["text", "csv", "tsv", "jsonl", "parquet", "hf"]
 Compression = Literal["none", "gzip", "xz", "zstd"]
@@ -244,5 +244,4 @@ def _near_names(path: str) -> str:
             names = [entry.name for entry in islice(entries, 10_000)]
     except OSError:
         return f"; {printable(str(parent))} is not a folder that can be listed"
-    near = difflib.get_close_matches(Path(path).name, names, n=3)
-    return f"; did you mean {' or '.join(printable(str(parent / name)) for name in near)}?" if near else ""
+    return did_you_mean(Path(path).name, names)

@@ -1,6 +1,6 @@
-"""Losses and gradients, step by step -> go on, leave an update out, go back, or give up.
+"""The loss and gradient of each step -> continue, skip the update, roll back, or give up.
 
-All processes see the same numbers, so they decide alike. What is remembered is part of a checkpoint.
+All processes see the same numbers, so they come to the same verdict. `Health` is part of every checkpoint.
 """
 
 import math
@@ -12,21 +12,21 @@ from electra.errors import InputError
 Verdict = Literal["fine", "skip", "roll_back"]
 
 _MEMORY = 0.98
-"""Part of the average loss that is kept from step to step."""
+"""Share of the average loss that is carried over from step to step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HealthConfig:
-    """When a run is taken for ill."""
+    """When a run counts as diverged."""
 
     max_bad_steps: int = 5
-    """Steps in a row with a loss or gradient that is no number before the run goes back to a checkpoint."""
+    """Steps in a row with a NaN or infinite loss or gradient before the run rolls back to a checkpoint."""
     spike_factor: float = 2.0
-    """A loss above this many times its recent average is a spike."""
+    """A loss above this many times its recent average is a spike; inf turns spike detection off."""
     spike_steps: int = 20
-    """Steps in a row that a spike lasts before the run goes back."""
+    """Steps in a row that a spike must last before the run rolls back."""
     max_rollbacks: int = 3
-    """Times to go back before the run ends with advice."""
+    """Rollbacks before the run gives up with advice."""
 
     def __post_init__(self) -> None:
         for key in ("max_bad_steps", "spike_steps"):
@@ -34,7 +34,7 @@ class HealthConfig:
                 raise InputError(f"health.{key} is {getattr(self, key)}, expected 1 or more steps")
         if not self.spike_factor > 1:
             raise InputError(
-                f"health.spike_factor is {self.spike_factor}, expected above 1; inf never goes back"
+                f"health.spike_factor is {self.spike_factor}, expected above 1; inf never rolls back"
             )
         if self.max_rollbacks < 0:
             raise InputError(f"health.max_rollbacks is {self.max_rollbacks}, expected 0 or more")
@@ -42,19 +42,19 @@ class HealthConfig:
 
 @dataclass(kw_only=True)
 class Health:
-    """What is remembered of the last steps."""
+    """What the verdict on the next step depends on."""
 
     average_loss: float | None = None
     bad_steps: int = 0
-    """In a row, up to now."""
+    """Steps in a row without a finite loss and gradient, up to now."""
     spike_steps: int = 0
-    """In a row, up to now."""
+    """Steps in a row with a spike, up to now."""
     rollbacks: int = 0
     phase: str = ""
     """Losses of different phases are not compared."""
 
     def observe(self, config: HealthConfig, *, loss: float, finite: bool, phase: str = "") -> Verdict:
-        """What to do about a step."""
+        """Decide what to do after a step."""
         if phase != self.phase:
             self.phase, self.average_loss, self.spike_steps = phase, None, 0
         if not finite:
@@ -71,23 +71,23 @@ class Health:
 
     @property
     def good(self) -> bool:
-        """Whether the last steps give no reason for doubt: only then is a checkpoint worth going back to."""
+        """Whether the last steps were healthy; only then is a checkpoint worth returning to."""
         return not self.bad_steps and not self.spike_steps
 
     def require_hope(self, config: HealthConfig, *, step: int) -> None:
-        """End a run that went back too often."""
+        """Give up on a run that has rolled back too often."""
         if self.rollbacks >= config.max_rollbacks:
             raise InputError(
-                f"training diverged again at step {step}, after going back {self.rollbacks} times: lower "
+                f"training diverged again at step {step}, after {self.rollbacks} rollbacks: lower "
                 "--train.learning_rate (by half), lengthen --train.warmup_steps, or set --train.precision "
-                "fp32; then continue with --resume.allow_changes naming the changed keys"
+                "fp32; then resume with --resume.allow_changes naming the changed keys"
             )
 
     def facts(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """As JSON, for a checkpoint."""
         return asdict(self)
 
 
 def is_finite(*values: float) -> bool:
-    """Whether all are numbers."""
+    """Whether all values are finite."""
     return all(map(math.isfinite, values))

@@ -29,24 +29,24 @@ _NO_WEIGHT_DECAY = re.compile("norm|bias", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """How parameters follow their gradients."""
+    """The optimizer."""
 
     optimizer: Literal["adam_as_google", "adamw"] = "adam_as_google"
-    """The original's Adam, without bias correction, or AdamW, with it; both decay the weights directly."""
+    """adam_as_google: the original's, without bias correction; adamw: with it. Both decouple weight decay."""
     beta1: float = 0.9
-    """Memory of the mean gradient, per step."""
+    """Decay rate of the mean gradient."""
     beta2: float = 0.999
-    """Memory of the mean squared gradient, per step."""
+    """Decay rate of the mean squared gradient."""
     eps: float = 1e-6
-    """Added to the root of the mean squared gradient."""
+    """Added to the square root of the mean squared gradient."""
     weight_decay: float = 0.01
-    """Part of a weight subtracted per unit of learning rate; never from norms and biases."""
+    """Weight decay, relative to the learning rate; norms and biases are never decayed."""
     clip_norm: float = 1.0
-    """Norm over all gradients above which they are scaled down to it; inf never clips."""
+    """Global gradient norm above which gradients are scaled down to it; inf never clips."""
     layer_decay: float = 1.0
     """Learning rate of a layer relative to the layer above it; 1 gives all layers the same."""
     layer_decay_rule: Literal["correct", "as_google"] = "correct"
-    """The top layer has layer_decay times the head's rate, or its square as in the original's code."""
+    """correct: the top layer has layer_decay times the head's rate; as_google: squared, as in their code."""
 
     def __post_init__(self) -> None:
         for key in ("beta1", "beta2"):

@@ -1,7 +1,4 @@
-"""SIGTERM, SIGINT, SIGUSR1 or a file `checkpoint_now` -> what a run is asked for, looked at between steps.
-
-A command that may crash -> the same command again, after a pause, until it ends by itself.
-"""
+"""Signals or a file `checkpoint_now` -> requests to save or stop, read between steps; crashes -> restarts."""
 
 import enum
 import signal
@@ -17,28 +14,28 @@ _PATIENCE_SECONDS = 2.0
 
 
 class Request(enum.IntEnum):
-    """Ordered: of several, the largest counts."""
+    """What a run is asked to do. Ordered: of several requests, the largest counts."""
 
     NONE = 0
     SAVE = 1
-    """Save and go on: SIGUSR1, or the file."""
+    """Save and continue: SIGUSR1, or the file."""
     STOP = 2
-    """Save and end: SIGTERM, Ctrl-C."""
+    """Save and exit: SIGTERM, Ctrl-C."""
 
 
 class Requests:
-    """What was asked for since the last look."""
+    """Collects requests until the run looks at them between two steps."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._pending = Request.NONE
         self._impatient = 0.0
         self.name = ""
-        """What asked last, for a person."""
+        """The signal or file that made the last request."""
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Signals are requests while this lasts; a second Ctrl-C ends the program at once."""
+        """Turn signals into requests inside this context; a second Ctrl-C ends the program at once."""
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
         before = {number: signal.signal(number, self._hear) for number in numbers}
         try:
@@ -48,7 +45,7 @@ class Requests:
                 signal.signal(number, handler)
 
     def look(self) -> Request:
-        """The pending request; a stop stays pending, a save is taken."""
+        """The pending request; a save is answered by looking at it, a stop stays pending."""
         if self._pending is Request.NONE and self._file.exists():
             self._file.unlink(missing_ok=True)
             self.name = self._file.name
@@ -59,7 +56,8 @@ class Requests:
         return found
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        # torchrun passes Ctrl-C on to processes that had it from the terminal: only a later one is a second.
+        # torchrun forwards Ctrl-C to processes that got it from the terminal already: only a later one counts
+        # as the second.
         if self._pending is Request.STOP and number == signal.SIGINT and time.monotonic() > self._impatient:
             raise KeyboardInterrupt("at the second signal, without saving")
         self._impatient = time.monotonic() + _PATIENCE_SECONDS
@@ -73,9 +71,9 @@ _LONGEST_PAUSE = 60.0
 def supervise(
     command: Sequence[str], *, max_restarts: int, ends: Sequence[int], first_pause: float = 1.0
 ) -> int:
-    """Run a command to one of the exit codes that are ends, starting it again after others.
+    """Run a command until it exits with one of the codes in `ends`, and restart it after any other.
 
-    The pause doubles each time: what crashed for lack of memory needs a moment.
+    The pause doubles each time, because a crash for lack of memory needs time to pass. Returns the last code.
     """
     for restarts in range(max_restarts + 1):
         # In a session of its own, so that Ctrl-C reaches it once: from here.
@@ -96,7 +94,7 @@ def supervise(
 
 @contextmanager
 def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """What asks this process to save or stop asks the child; which it was is in the list."""
+    """Forward requests to save or stop to the child, and record their signals in the list."""
     passed: list[int] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from electra.errors import InputError
-from electra.tasks.data.columns import OwnTaskConfig, nearest, read_task_file
+from electra.show import did_you_mean
+from electra.tasks.data.columns import OwnTaskConfig, read_task_file
 from electra.tasks.data.conll import TreebankColumn, load_conll, load_conllu
 from electra.tasks.data.glue import GLUE_TASKS, find_glue, glue_task, load_glue, task_files
 from electra.tasks.data.squad import ANSWERABILITY, load_squad
@@ -139,7 +140,7 @@ def task_names(source: TaskSource) -> list[str]:
     for name in names:
         if name not in LOADERS and not _is_file(name) and name != GLUE:
             known = " ".join([*LOADERS, GLUE])
-            hint = nearest(name, [*LOADERS, GLUE])
+            hint = did_you_mean(name, [*LOADERS, GLUE])
             raise InputError(
                 f"task {name!r} is unknown{hint}: expected one of {known}, or a YAML file of your own task"
             )

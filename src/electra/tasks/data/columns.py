@@ -11,7 +11,6 @@ Rows of somebody's own table -> questions: with a text that holds the answer, or
 """
 
 import dataclasses
-import difflib
 import math
 import string
 from abc import ABC, abstractmethod
@@ -20,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from electra import config
+from electra import config, show
 from electra.errors import InputError
+from electra.show import did_you_mean
 from electra.tasks.families.answering import Answer, AnswerExample
 from electra.tasks.families.family import ChoiceExample, Example, TextExample
 from electra.tasks.families.similarity import Pooling
@@ -150,7 +150,7 @@ class Cells:
         """The value in a column; a missing column is an error."""
         if column not in self.row:
             raise InputError(
-                f"{self.where}: no column {column!r}, only {listed(self.row)}{nearest(column, self.row)}"
+                f"{self.where}: no column {column!r}, only {listed(self.row)}{did_you_mean(column, self.row)}"
             )
         value = self.row[column]
         # pandas stores what is missing as NaN.
@@ -230,16 +230,8 @@ def _bare(value: Any) -> Any:
 
 
 def listed(names: Collection[str]) -> str:
-    """Names for a message, as many as a person reads."""
-    shown = ", ".join(repr(name) for name in list(names)[:_SHOWN])
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-
-
-def nearest(name: str, names: Collection[str]) -> str:
-    """A hint at what may have been meant."""
-    by_case = {known.lower(): known for known in names}
-    near = difflib.get_close_matches(name.lower(), by_case, n=1)
-    return f"; did you mean {by_case[near[0]]!r}?" if near else ""
+    """Names for a message, not more than a person reads."""
+    return show.listed([repr(name) for name in names], most=_SHOWN)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -317,7 +309,7 @@ class TextReader(Reader):
         if name not in classes:
             raise InputError(
                 f"{cells.where}: {self.label_column!r} is {name!r}, which is not among the labels to learn: "
-                f"{listed(classes)}{nearest(name, classes)}"
+                f"{listed(classes)}{did_you_mean(name, classes)}"
             )
         return classes[name]
 

@@ -16,7 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from electra import show
 from electra.errors import InputError
+from electra.show import did_you_mean
 from electra.tasks.data.columns import (
     AnswerReader,
     Cells,
@@ -33,7 +35,6 @@ from electra.tasks.data.columns import (
     are_decimal,
     in_order,
     listed,
-    nearest,
     read_task_file,
 )
 from electra.tasks.data.conll import understand_tags
@@ -58,7 +59,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
     """The table of each split; a single file is the training split."""
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder{nearest(path.name, _names_in(path.parent))}")
+        raise InputError(f"{path}: no such file or folder{did_you_mean(path.name, _names_in(path.parent))}")
     folder = path if path.is_dir() else path.parent
     given = {TRAIN: config.train, DEV: config.dev, TEST: config.test}
     found = {split: _named(folder, split, name) for split, name in given.items() if name is not None}
@@ -102,7 +103,7 @@ def _named(folder: Path, split: str, name: str) -> Path:
     if not (folder / name).is_file():
         names = _names_in(folder)
         raise InputError(
-            f"{split} is {name!r}: no such file in {folder}, only {listed(names)}{nearest(name, names)}"
+            f"{split} is {name!r}: no such file in {folder}, only {listed(names)}{did_you_mean(name, names)}"
         )
     return folder / name
 
@@ -285,8 +286,7 @@ def repeated_notes(splits: Mapping[str, Sequence[Any]], content: Callable[[Any],
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN_LABELS:,} more" if len(names) > _SHOWN_LABELS else ""
-    return ", ".join(names[:_SHOWN_LABELS]) + more
+    return show.listed(names, most=_SHOWN_LABELS)
 
 
 MAX_DECIMAL_CLASSES = 50
