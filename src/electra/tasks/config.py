@@ -61,7 +61,7 @@ class EpochLogConfig:
     evaluate_epochs: float = 1.0
     """Epochs between two looks at held-out examples; the last step is always followed by one."""
     trackers: list[TrackerName] = field(default_factory=list)
-    """Where else metrics go, beside metrics.jsonl; tensorboard is always on where it is installed."""
+    """Where else metrics go; with electra[tensorboard] installed, tensorboard is always among them."""
 
     def __post_init__(self) -> None:
         if not self.evaluate_epochs > 0:

@@ -36,7 +36,7 @@ class LogConfig:
     evaluate_every: int = 1000
     """Steps between two looks at held-out rows; the last step is always followed by one."""
     trackers: list[TrackerName] = field(default_factory=list)
-    """Where else metrics go, beside metrics.jsonl; tensorboard is always on where it is installed."""
+    """Where else metrics go; with electra[tensorboard] installed, tensorboard is always among them."""
 
     def __post_init__(self) -> None:
         for key in ("log_every", "evaluate_every"):
