@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from electra.errors import InputError, import_extra
+from electra.show import listed
 from electra.text.compression import PIECE_BYTES, read_pieces
 from electra.text.encoding import check_encoding, decode_utf8, read_text, with_unix_line_ends, without_marks
 from electra.text.quarantine import Reading, strict_reading
@@ -351,9 +352,8 @@ _NAMES_SHOWN = 10
 
 def missing_field(names: Sequence[str], text_column: str) -> str:
     """That there is no such field, and which others there are."""
-    shown = ", ".join(repr(name[:40]) for name in names[:_NAMES_SHOWN]) or "none"
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return f"no field {text_column!r}; it has {shown}{more} (--text_field)"
+    known = listed([repr(name[:40]) for name in names], most=_NAMES_SHOWN) or "none"
+    return f"no field {text_column!r}; it has {known} (--text_field)"
 
 
 # --- parquet ---
