@@ -40,7 +40,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "electra needs Python 3.11 or newer")'
 	@echo "installing electra into $(VENV) (about two minutes) ..."
 	@test -x $(BIN)/python -a -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --editable '.[report,tasks,serve]'
+	@$(PIP) --editable '.[report,tasks,serve,tensorboard]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

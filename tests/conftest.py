@@ -1,6 +1,7 @@
 import os
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -9,6 +10,9 @@ import pytest
 # Test processes share the cores: with more threads than cores, OpenMP's waiting takes most of the time. Set
 # before torch is imported, and inherited by the commands that tests start.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("ELECTRA_TEST_THREADS", "1")
+
+# Not in the home folder, which may not be writable.
+os.environ.setdefault("HF_HOME", str(Path(tempfile.gettempdir()) / f"electra-tests-{os.getuid()}"))
 
 # A job in the background is begun with SIGINT ignored, and so would be the commands that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

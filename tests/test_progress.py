@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from electra import progress
-from electra.progress import LiveLine, Progress, clock
+from electra.progress import LiveLine, Progress
 
 
 class Clock:
@@ -87,11 +87,18 @@ def test_a_job_in_a_terminal_has_a_bar(capsys, terminal, time):
         job.update(100)
     shown = capsys.readouterr().err
     assert "━" in shown
-    assert "50%" in shown
+    assert "50%  100/200 MB  50.0 MB/s  ETA 0:02" in shown
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(7, "0:07"), (754, "12:34"), (3723, "1:02:03"), (59.6, "1:00")]
-)
-def test_times_are_read_like_a_clock(seconds, text):
-    assert clock(seconds) == text
+def test_nothing_is_drawn_before_the_first_line(capsys, terminal):
+    with LiveLine() as line:
+        line.say("reading")
+    assert "━" not in capsys.readouterr().err
+
+
+def test_a_line_longer_than_the_terminal_is_cut(capsys, terminal):
+    with LiveLine() as line:
+        line.show("step " + "word " * 100, done=0.5)
+    shown = capsys.readouterr().err
+    assert "…" in shown
+    assert "word " * 20 not in shown

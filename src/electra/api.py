@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from electra.tasks.data.catalogue import ConllConfig, SquadConfig
     from electra.tasks.data.columns import OwnTaskConfig
     from electra.tasks.sweep import SweepConfig
+    from electra.text.tables import Quoting
     from electra.text.tokenizer import Tokenizer
     from electra.train.checkpoint import CheckpointConfig
     from electra.train.devices import DeviceName, PrecisionName
@@ -246,6 +247,8 @@ def prepare(
     examples: Literal["full_rows", "as_google"] | None = None,
     encoding: str | None = None,
     text_field: str | None = None,
+    delimiter: str | None = None,
+    quoting: "Quoting | None" = None,
     seed: int | None = None,
     workers: int | None = None,
     max_bad_fraction: float | None = None,
@@ -259,10 +262,11 @@ def prepare(
     """
     keys = _named(locals())
     from electra.config import collect
-    from electra.text.dataset import PrepareConfig, prepare_folder
+    from electra.text.dataset import PrepareConfig
+    from electra.text.dataset import prepare as prepare_data
 
-    made = prepare_folder(collect(PrepareConfig, keys, prog="electra.prepare", file=config).config())
-    return PreparedData(made.folder, made.manifest)
+    made = prepare_data(collect(PrepareConfig, keys, prog="electra.prepare", file=config).config())
+    return PreparedData(made.path, made.manifest)
 
 
 def pretrain(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Protocol, cast
 
+from electra import show
 from electra.errors import InputError
 
 # The table of contents of the product: what each verb does, in the order a person meets them.
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"electra {__version__}")
         return OK
     if verb not in VERBS:
-        return _complain(f"unknown command {verb!r}{_nearest(verb)} (see 'electra --help')", BAD_INPUT)
+        hint = show.did_you_mean(verb, VERBS)
+        return _complain(f"unknown command {verb!r}{hint} (see 'electra --help')", BAD_INPUT)
     # A polite kill ends a command as Ctrl-C does: clean up, keep what is whole, say how to go on.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -82,23 +84,14 @@ def _complain(message: str, code: int) -> int:
     return code
 
 
-def _nearest(verb: str) -> str:
-    import difflib
-
-    nearest = difflib.get_close_matches(verb, VERBS, n=1)
-    return f"; did you mean {nearest[0]!r}?" if nearest else ""
-
-
 def _help() -> str:
-    width = max(map(len, VERBS))
-    lines = [f"  {verb:{width}}  {what}" for verb, what in VERBS.items()]
     return "\n".join(
         [
             "usage: electra COMMAND [--key value ...] [--config FILE.yaml]",
             "",
             "Pre-train an efficient text encoder on your own text, fine-tune it, ship it.",
             "",
-            *lines,
+            show.table(VERBS),
             "",
             "'electra COMMAND --help' lists the keys of a command, '--print_config' their values,",
             "'electra --version' the version.",

@@ -9,7 +9,6 @@ values. Both return what was *given*, which `Given.config` lays over defaults th
 
 import argparse
 import dataclasses
-import difflib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import jsonargparse
 
+from electra import show
 from electra.errors import InputError
 
 Config = TypeVar("Config")
@@ -260,8 +260,7 @@ def _explain(message: str, known: list[str]) -> str:
         if found := re.search(pattern, flat):
             parts = found.groupdict()
             key = ".".join(filter(None, (parts.get("group"), parts["key"])))
-            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            return f"unknown key {key!r}" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
+            return f"unknown key {key!r}{show.did_you_mean(key, known, cutoff=0.5)}"
     flat = flat.replace("unrecognized arguments:", "unexpected value")
     flat = re.sub(r'Parser key "([^"]*)": Expected an? ', r"\1: expected ", flat)
     flat = re.sub(r"<class '([^']*)'>", r"\1", flat).replace("typing.Literal", "one of ")

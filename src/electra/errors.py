@@ -1,4 +1,4 @@
-"""What went wrong in the user's input -> one message that says where and how to go on."""
+"""A mistake in the user's input -> one message that says where it is and what to do."""
 
 import importlib
 from types import ModuleType
@@ -9,7 +9,7 @@ class InputError(ValueError):
 
 
 def import_extra(module: str, *, extra: str) -> ModuleType:
-    """Import an optional dependency, or say which extra of ours installs it."""
+    """Import an optional dependency, or raise an error that names the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

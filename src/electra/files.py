@@ -1,7 +1,8 @@
-"""Artefacts on disk: a folder whose manifest is written last, every file with its checksum.
+"""Content -> files and sealed folders on disk -> the same content, or an error that names the damaged file.
 
-A folder without a valid manifest is not an artefact. Files are written under a temporary name, synced
-and renamed, so that a reader sees a whole file or none, also after a power cut.
+An artefact is a folder whose manifest is written last, with the checksum of every file; a folder without a
+valid manifest is not one. Files are written under a temporary name, synced and renamed, so that a reader sees
+a whole file or none, even after a power cut.
 """
 
 import fcntl

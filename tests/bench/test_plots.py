@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from electra.bench.tables import draw, ratios
+from electra.bench.plots import draw, ratios
 
 
 def test_ours_beside_each_of_the_others(contest_result):

@@ -1,10 +1,38 @@
 import json
+import mmap
+import subprocess
+import sys
+import time
+from functools import partial
 
 import pytest
+import torch
 
 from electra.bench import turns
-from electra.bench.turns import WARMUP_STEPS, Contest, Ran, Turn, chosen, measure, take, time_steps
+from electra.bench.turns import (
+    WARMUP_STEPS,
+    Contest,
+    MemoryWatch,
+    Ran,
+    Turn,
+    best_flops,
+    best_of,
+    chosen,
+    copy_speed,
+    descendants,
+    describe_peak,
+    encoder_products,
+    measure,
+    measure_peak,
+    own_memory,
+    own_peak,
+    run,
+    take,
+    time_steps,
+)
 from electra.errors import InputError
+from electra.model.sizes import EncoderConfig
+from electra.train import devices
 
 
 @pytest.fixture
@@ -63,3 +91,117 @@ def test_a_slow_contestant_takes_fewer_steps(monkeypatch):
     clock = iter(range(0, 10_000, 15))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
     assert time_steps(lambda: None, count=40).seconds == [15.0] * 3
+
+
+MEGABYTES = 60
+# Holds the memory until it is told to end, in a process below the one that is watched.
+HOLDER = f"held = bytearray({MEGABYTES} << 20); held[:: 1 << 12] = b'x' * len(held[:: 1 << 12]); input()"
+PARENT = (
+    f"import subprocess, sys; below = subprocess.Popen([sys.executable, '-c', {HOLDER!r}], "
+    "stdin=subprocess.PIPE); print(below.pid, flush=True); input(); below.communicate(b'\\n')"
+)
+
+
+def test_what_a_command_prints_and_takes():
+    ran = run([sys.executable, "-c", "import time; time.sleep(0.2); print('done')"], name="it")
+    assert ran.output == "done\n"
+    assert ran.seconds >= 0.2
+    assert ran.memory > 10**6
+
+
+def test_a_failure_is_told():
+    with pytest.raises(InputError, match="the thing ended with exit code 3"):
+        run([sys.executable, "-c", "import sys; sys.exit(3)"], name="the thing")
+
+
+def test_a_command_ends_with_us(monkeypatch):
+    started = []
+
+    def interrupted(process):
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run([sys.executable, "-c", "import time; time.sleep(60)"], name="it")
+    assert started[0].returncode is not None
+
+
+def test_memory_below_a_process_counts():
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            below = int(process.stdout.readline())
+            assert list(descendants(process.pid)) == [below]
+            with MemoryWatch(process.pid) as watch:
+                deadline = time.monotonic() + 30
+                while (watch.most or 0) < MEGABYTES << 20 and time.monotonic() < deadline:
+                    time.sleep(0.05)
+            process.communicate("\n")
+        finally:
+            process.terminate()
+    assert watch.most >= MEGABYTES << 20
+
+
+def test_nothing_is_known_of_a_process_that_is_gone():
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    with MemoryWatch(process.pid) as watch:
+        time.sleep(0.1)
+    assert watch.most is None
+
+
+def test_the_peak_stays_when_memory_is_given_back():
+    before = own_memory()
+    # Not from the allocator, which may have some left of what others gave back.
+    with mmap.mmap(-1, MEGABYTES << 20) as held:
+        held[:: 1 << 12] = b"x" * (MEGABYTES << 8)
+        assert own_memory() - before > (MEGABYTES - 10) << 20
+    assert own_memory() - before < (MEGABYTES - 10) << 20
+    assert own_peak() - before > (MEGABYTES - 10) << 20
+
+
+def test_the_best_of_the_model_s_products_and_of_a_square_one_counts(monkeypatch):
+    rates = {devices.square_product(torch.device("cpu")): 3.0, (8, 4, 4): 5.0, (8, 4, 16): 4.0}
+    asked = []
+
+    def products_speed(counts, device, precision, *, seconds):
+        (product,) = counts
+        asked.append((precision, product))
+        return rates[product] * (10 if precision == "bf16" else 1)
+
+    monkeypatch.setattr(devices, "products_speed", products_speed)
+    monkeypatch.setattr(turns, "copy_speed", lambda seconds: 9e9)
+    found = measure_peak([(8, 4, 4), (8, 4, 16)])
+    assert found == {"fp32": 5.0, "bf16": 50.0, "copy": 9e9}
+    assert len(asked) == 2 * len(rates)
+    assert best_flops(found) == 50.0
+
+
+def test_the_products_are_those_of_a_layer():
+    config = EncoderConfig.preset("tiny")
+    assert encoder_products(config, tokens=7) == ((7, 128, 384), (7, 128, 128), (7, 128, 512), (7, 512, 128))
+
+
+def test_what_is_measured_here_is_a_rate(monkeypatch):
+    monkeypatch.setattr(turns, "copy_speed", partial(copy_speed, size=1 << 20))
+    found = measure_peak([], seconds=0.0)
+    assert found.keys() == {"fp32", "bf16", "copy"}
+    assert all(value > 1e6 for value in found.values())
+
+
+def test_a_copy_counts_what_is_read_and_what_is_written(monkeypatch):
+    clock = iter([0.0, 1.0, 3.0, 9.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    assert copy_speed(seconds=1.0, size=1 << 20) == pytest.approx(2 * (1 << 20) / 2)
+
+
+def test_each_kind_of_peak_has_its_own_best_moment():
+    assert best_of([{"fp32": 1.0, "copy": 5.0}, {"fp32": 2.0, "copy": 4.0}]) == {"fp32": 2.0, "copy": 5.0}
+
+
+def test_it_is_told_in_words():
+    assert describe_peak({"fp32": 180e9, "bf16": 8e9, "copy": 12.4e9}) == (
+        "peak here: 180 GFLOP/s in fp32, 8 GFLOP/s in bf16; 12 GB/s copied"
+    )

@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.formats.tensor_bundle import DamagedError, as_bytes, as_int, read_fields, read_varint
+from electra.formats.tensor_bundle import DamagedError, as_bytes, as_int, masked_crc, read_fields, read_varint
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,19 @@ def test_any_bytes_are_fields_or_damage(data):
         return
     held = sum(len(value) if isinstance(value, bytes) else 1 for _, value in fields)
     assert held <= len(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "checksum"),
+    [  # RFC 3720, B.4, and the check value of the catalogue of CRCs
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (b"123456789", 0xE3069283),
+        (b"", 0),
+    ],
+)
+def test_checksums_are_the_standards_rotated_by_15_plus_a_constant(data, checksum):
+    expected = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert masked_crc(data) == masked_crc(np.frombuffer(data, np.uint8)) == expected
+    assert masked_crc(np.array([*data], np.uint8)) == expected

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from electra.report.plots import AXES, MOST_BINS, Curve, axes_of, curve, even, place, smoothed, thinned
+from electra.report.curves import AXES, MOST_BINS, Curve, axes_of, curve, even, place, smoothed, thinned
 from electra.report.runs import Event, read_runs
 
 STEP, TOKENS, _, SECONDS = AXES

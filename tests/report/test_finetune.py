@@ -5,8 +5,8 @@ from statistics import fmean, median, stdev
 
 import pytest
 
-from electra.report.finetune import confusion_html, finetune_page, read_summary, strip, write_finetune_report
-from electra.report.runs import ReportError
+from electra.errors import InputError
+from electra.report.finetune import finetune_page, read_confusion, read_summary, strip, write_finetune_report
 
 EVIL = "<script>alert(1)</script>\"'&"
 LABELS = ["negative", "neutral", "positive", "mixed"]
@@ -110,14 +110,15 @@ def test_every_seed_is_a_dot(tmp_path, content):
 
 def test_dots_lie_on_the_scale():
     drawn = strip("accuracy", read_summary(summary(0.5, 0.6, 0.7)), [0.5, 0.6, 0.7, 0.9], seeds=[1, 2, 3])
-    places = [float(x) for x in re.findall(r'cx="([\d.]+)"', drawn)]
-    assert places == [12.0, 81.0, 150.0]
-    assert 'aria-label="3 seeds from 50.00 to 70.00, median 60.00"' in drawn
+    assert [dot.x for dot in drawn.dots] == pytest.approx([12.0, 81.0, 150.0])
+    assert (drawn.median, drawn.ends) == (pytest.approx(81.0), ("50.00", "90.00"))
+    assert drawn.label == "3 seeds from 50.00 to 70.00, median 60.00"
 
 
 def test_equal_values_do_not_hide_one_another():
     drawn = strip("accuracy", read_summary(summary(0.5, 0.5, 0.5)), [0.5], seeds=[1, 2, 3])
-    assert len(set(re.findall(r'cy="([\d.]+)"', drawn))) == 3
+    assert len({dot.y for dot in drawn.dots}) == 3
+    assert drawn.ends is None
 
 
 def test_what_is_undefined_says_why(tmp_path, content):
@@ -162,7 +163,7 @@ def test_a_single_seed_without_spread_and_history(tmp_path, content, read_html):
 
 
 def test_without_matplotlib_only_the_curves_are_missing(tmp_path, content, monkeypatch, read_html):
-    monkeypatch.setattr("electra.report.finetune.find_spec", lambda name: None)
+    monkeypatch.setattr("electra.report.page.find_spec", lambda name: None)
     for module in ("electra.report.plots", "matplotlib"):
         monkeypatch.setitem(sys.modules, module, None)
     html = finetune_page(content, folder=tmp_path)
@@ -171,20 +172,22 @@ def test_without_matplotlib_only_the_curves_are_missing(tmp_path, content, monke
     assert "91.23" in html
 
 
-def test_confusion_is_read_with_and_without_colour(content, read_html):
-    html = confusion_html(content["splits"]["dev"]["confusion"])
-    read_html(html)
-    assert (
-        '<td class="right" style="--share: 64%" title="40 of 44 that are negative were called negative">'
-        in html
-    )
-    assert 'style="--share: 70%" title="9 of 9 that are mixed were called negative">9<small>100.0%' in html
-    assert "Most often: mixed taken for negative (9), neutral taken for negative (5)" in html
-    assert '<th scope="row">mixed</th>' in html
+def test_confusion_is_read_with_and_without_colour(content, tmp_path):
+    html = finetune_page(content, folder=tmp_path)
+    for cell in (
+        '<td class="right" style="--share: 64%" title="40 of 44 that are negative were called negative">',
+        'style="--share: 70%" title="9 of 9 that are mixed were called negative">9<small>100.0%',
+        "mixed taken for negative (9), neutral taken for negative (5)",
+        '<th scope="row">mixed</th>',
+    ):
+        assert cell in html
 
 
-def test_confusion_that_is_no_table_says_so():
-    assert "cannot be read" in confusion_html({"labels": ["a", "b"], "counts": [[1, 2]]})
+def test_confusion_that_is_no_square_table_says_so(content, tmp_path):
+    given = {"labels": ["a", "b"], "counts": [[1, 2]]}
+    assert read_confusion(given) is None
+    content["splits"]["dev"]["confusion"] = given
+    assert "not a square table" in finetune_page(content, folder=tmp_path)
 
 
 def test_everything_from_outside_is_escaped(tmp_path, content, read_html):
@@ -208,10 +211,10 @@ def test_long_texts_are_cut(tmp_path, content):
 
 
 def test_a_folder_without_scores_says_so(tmp_path):
-    with pytest.raises(ReportError, match=r"scores\.json is not readable JSON"):
+    with pytest.raises(InputError, match=r"scores\.json is not readable JSON"):
         write_finetune_report(tmp_path)
     (tmp_path / "scores.json").write_text("{}")
-    with pytest.raises(ReportError, match="it has no `splits`"):
+    with pytest.raises(InputError, match="it has no `splits`"):
         write_finetune_report(tmp_path)
 
 

@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from electra.report.health import judge, noteworthy, now, overall
+from electra.report.health import collapse, judge, noteworthy, now, overall
+from electra.report.page import page
 from electra.report.runs import read_runs
 
 
@@ -16,13 +17,24 @@ def test_a_run_that_learned_is_healthy(make_run):
     assert overall(read_runs([folder])[0]) == "healthy"
 
 
-def test_a_collapsed_discriminator_is_named(make_run):
+def test_a_discriminator_that_finds_little_is_out_of_range(make_run):
     folder = make_run(skill=0.1, events=[])
     found = verdicts(folder)
     assert found["discriminator_recall"].word == "low"
     assert found["discriminator_auc"].word == "low"
     assert "smaller generator" in found["discriminator_recall"].range.reason
     assert "Discriminator recall low" in overall(read_runs([folder])[0])
+
+
+def test_collapse_is_the_verdict_of_the_run_itself_at_its_last_evaluation(make_run):
+    past = [("collapse", 0.25, "recall 0.000")]
+    (recovered,) = read_runs([make_run("recovered", events=past)])
+    assert collapse(recovered) is None
+    assert overall(recovered) == "healthy now, but there was: collapse"
+    (ill,) = read_runs([make_run("ill", skill=0.1, events=[*past, ("collapse", 1.0, "recall 0.001")])])
+    assert (collapse(ill).step, collapse(ill).message) == (4000, "recall 0.001")
+    assert overall(ill) == "collapsed at step 4,000"
+    assert "recall 0.001" in page([ill])
 
 
 def test_the_first_steps_are_not_judged(make_run):

@@ -3,7 +3,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from electra.report.plots import AXES, draw
+from electra.report.curves import AXES
+from electra.report.plots import draw
 from electra.report.runs import BY_KEY, Metric, read_runs
 
 STEP, SECONDS = AXES[0], AXES[3]

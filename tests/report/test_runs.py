@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from electra.report.runs import ReportError, read_run, read_runs
+from electra.errors import InputError
+from electra.report.runs import read_run, read_runs
 
 
 def only(folder):
@@ -93,9 +94,9 @@ def test_names_are_short_and_differ(tmp_path, folders, names):
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path):
-    with pytest.raises(ReportError, match="no run folder is given"):
+    with pytest.raises(InputError, match="no run folder is given"):
         read_runs([])
-    with pytest.raises(ReportError, match="is no folder"):
+    with pytest.raises(InputError, match="is no folder"):
         read_runs([tmp_path / "absent"])
-    with pytest.raises(ReportError, match="neither config"):
+    with pytest.raises(InputError, match="neither config"):
         read_runs([tmp_path])

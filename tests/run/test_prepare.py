@@ -1,21 +1,27 @@
 """`electra prepare` as a person runs it: whole commands on small corpora."""
 
+import csv
 import gzip
+import io
 import json
+import lzma
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 
 from electra import files
 from electra.cli import main
-from electra.text import shards
+from electra.text import dataset, shards
+from electra.text.dataset import PrepareConfig
 from electra.text.rows import KIND, Rows
 from electra.text.tokenizer import load
 
@@ -92,6 +98,68 @@ def test_every_character_of_the_text_is_in_the_rows(corpus, tmp_path):
     assert sorted(kept) == sorted(expected)
 
 
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
+
+
+def test_tables_of_any_format_compression_and_encoding_give_the_same_rows(tmp_path):
+    texts = [f'{text}\nnaïve déjà vu, "où" {n}' for n, text in enumerate(paragraphs(40))]
+    texts = [text.replace("東京", "à").replace("모델", "é") for text in texts]
+    formats = {
+        ".jsonl": "".join(json.dumps({"body": text}, ensure_ascii=False) + "\n" for text in texts),
+        ".csv": delimited(texts, ","),
+        ".tsv": delimited(texts, "\t"),
+    }
+    encodings = ["utf-8", "utf-8-sig", "cp1252", "utf-16"]
+    expected = None
+    for number, (suffix, compression) in enumerate(product(formats, COMPRESS)):
+        path, out = tmp_path / f"corpus{number}{suffix}{compression}", tmp_path / f"data{number}"
+        path.write_bytes(COMPRESS[compression](formats[suffix].encode(encodings[number % 4])))
+        prepare(path, out, "--workers", 1, "--text_field", "body", "--quoting", "double")
+        shards = {name: data for name, data in contents(out).items() if name.endswith(".npy")}
+        assert shards == (expected := expected or shards), path.name
+
+
+def delimited(texts, delimiter):
+    file = io.StringIO()
+    csv.writer(file, delimiter=delimiter).writerows([("id", "body"), *enumerate(texts)])
+    return file.getvalue()
+
+
+def test_bad_rows_of_a_table_are_quarantined_with_their_line(tmp_path):
+    texts = [text.replace("\n", " ") for text in paragraphs(60)]
+    rows = "".join(f'"{text}",{n}\n' for n, text in enumerate(texts))
+    (tmp_path / "table.csv").write_text(f"text,n\n{rows}too,many,values\n{rows}")
+    prepare(tmp_path / "table.csv", tmp_path / "data", "--workers", 1, "--duplicates", "keep")
+    (entry,) = (tmp_path / "data" / "quarantine.jsonl").read_text().splitlines()
+    assert json.loads(entry)["file"] == str(tmp_path / "table.csv")
+    assert json.loads(entry)["line"] == 62
+    counts = manifest_of(tmp_path / "data")["counts"]
+    assert (counts["documents"], counts["bad_rows"]) == (120, 1)
+
+
+def test_the_library_function_says_where_and_how_much(corpus, tmp_path):
+    config = PrepareConfig(corpus=[str(corpus)], out=str(tmp_path / "data"), vocab_size=300, workers=1)
+    made, found = dataset.prepare(config), dataset.prepare(config)
+    train = manifest_of(tmp_path / "data")["splits"]["train"]
+    assert made.path == found.path == tmp_path / "data"
+    for prepared in (made, found):
+        assert (prepared.documents, prepared.rows, prepared.tokens) == (
+            train["documents"],
+            train["rows"],
+            train["tokens"],
+        )
+    assert (made.rows_seconds > 0, found.rows_seconds) == (True, 0)
+
+
+def test_a_dataset_made_before_the_keys_of_csv_is_found_finished(corpus, tmp_path):
+    prepare(corpus, tmp_path / "data", "--workers", 1)
+    manifest = files.read_manifest(tmp_path / "data", kind=KIND)
+    for key in ("delimiter", "quoting"):
+        del manifest["config"][key]
+    files.write_manifest(tmp_path / "data", {key: manifest[key] for key in manifest if key != "files"})
+    prepare(corpus, tmp_path / "data", "--workers", 1)
+
+
 def test_output_does_not_depend_on_the_number_of_workers(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "BLOCK_CHARACTERS", 20_000)
     prepare(corpus, tmp_path / "one", "--workers", 1)
@@ -106,7 +174,7 @@ def test_the_same_command_again_finds_it_made(corpus, tmp_path, capsys):
     before = (tmp_path / "data" / "manifest.json").stat().st_mtime_ns
     prepare(corpus, tmp_path / "data", "--workers", 1)
     assert (tmp_path / "data" / "manifest.json").stat().st_mtime_ns == before
-    assert "made before" in capsys.readouterr().out
+    assert "finished before" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -306,7 +374,7 @@ def test_an_interruption_leaves_no_half_artefact_and_says_how_to_go_on(corpus, t
         signal_number=signal_number,
     )
     assert code == 130
-    assert "run the same command again to go on" in error
+    assert str(tmp_path / "data.partial") in error
     assert "Traceback" not in error
     assert not (tmp_path / "data").exists()
     subprocess.run(command, check=True, capture_output=True)

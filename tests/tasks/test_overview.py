@@ -1,6 +1,6 @@
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.family import TextExample
-from electra.tasks.study import as_lines, describe_task, label_counts
+from electra.tasks.study import describe_task, label_counts
 from electra.tasks.task import Task
 
 
@@ -37,7 +37,3 @@ def test_many_labels_are_cut_and_values_are_none():
     task = task_of(Classification(names), [0])
     assert label_counts(task, task.splits["train"]).endswith(" and 8 more")
     assert "labels" not in dict(describe_task(task_of(Regression(), [0.5])))
-
-
-def test_names_stand_in_a_column():
-    assert as_lines([("a", "x"), ("long", "y")]) == "  a     x\n  long  y"

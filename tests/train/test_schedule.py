@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.errors import InputError
-from electra.train.schedule import ScheduleConfig, learning_rate
+from electra.train.schedule import Budget, ScheduleConfig, TrainConfig, learning_rate, parse_duration
 
 
 def at(config: ScheduleConfig, step: int, total_steps: int) -> float:
@@ -110,3 +110,62 @@ def test_a_rate_lies_between_0_and_the_peak(
 def test_a_wrong_value_is_refused_by_its_key(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         ScheduleConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("1.5h", 5400), ("2d", 172800)]
+)
+def test_durations_are_read(text, seconds):
+    assert parse_duration(text, key="train.max_time") == seconds
+
+
+@pytest.mark.parametrize("text", ["30", "m", "30 minutes", "", "-5m", "0s", "1h 30m"])
+def test_what_is_no_duration_is_refused_with_its_key(text):
+    with pytest.raises(InputError, match=r"train\.max_time is"):
+        parse_duration(text, key="train.max_time")
+
+
+def test_progress_is_that_of_the_budget_which_ends_first():
+    budget = Budget(steps=100, seconds=60.0, tokens=1e6)
+    assert budget.progress(steps=50, seconds=6.0, tokens=1e5) == 0.5
+    assert budget.progress(steps=50, seconds=6.0, tokens=9e5) == 0.9
+    assert budget.progress(steps=50, seconds=99.0, tokens=9e5) == 1
+
+
+def test_the_time_left_follows_from_the_speed_so_far():
+    assert Budget(steps=100).seconds_left(steps=25, seconds=10.0, tokens=0) == 30
+    assert Budget(steps=100).seconds_left(steps=0, seconds=0.0, tokens=0) == math.inf
+
+
+def test_a_run_without_an_end_is_refused():
+    with pytest.raises(InputError, match="needs an end"):
+        Budget()
+
+
+def test_a_warmup_longer_than_the_run_is_refused_with_the_way_out():
+    with pytest.raises(InputError) as caught:
+        TrainConfig(steps=200, warmup_steps=10_000)
+    assert str(caught.value).startswith("train.warmup_steps is 10,000, but the run has about 200 steps")
+    assert "set --train.warmup_steps 20, or 0 and --train.warmup_fraction 0.1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"steps": 2},
+        {"steps": 10_000, "warmup_steps": 10_000},
+        {"max_time": "1s", "warmup_steps": 10_000},
+        {"max_tokens": 10.0, "warmup_steps": 10_000},
+    ],
+)
+def test_a_warmup_that_fits_or_may_fit_is_taken(values):
+    assert TrainConfig(**values).budget.progress(steps=0, seconds=0, tokens=0) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("steps", 0), ("max_tokens", 0.0), ("batch_size", 0), ("micro_batch", 0), ("max_time", "soon")],
+)
+def test_a_value_without_meaning_is_refused_by_its_key(key, value):
+    with pytest.raises(InputError, match=rf"train\.{key} is '?{value}'?, expected"):
+        TrainConfig(**{key: value})

@@ -1,9 +1,9 @@
-"""Our pre-training step at several sizes -> how its time and its memory grow.
+"""Our pre-training step at several sizes -> how its time and memory grow.
 
-From a base, one value at a time is changed: tokens of a row, rows of a step, vocabulary, model, processes.
-Each point is a process of its own (as many as the point says, joined as `torchrun` joins them) and takes
-some steps of the engine of `electra pretrain`. Its memory is held against what it cannot do without:
-weights, gradients, optimizer, and what a forward pass must keep for its backward pass.
+Starting from a base, one value at a time is changed: tokens per row, rows per step, vocabulary, model,
+processes. Each point runs in its own process, or in several that `torchrun` joins, and takes some steps with
+the engine of `electra pretrain`. Its memory is compared with the least it needs: weights, gradients,
+optimizer, and what a forward pass must keep for its backward pass.
 """
 
 import dataclasses
@@ -39,28 +39,28 @@ Size = Literal["tiny", "small", "base"]
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthBenchConfig:
-    """Time and memory of the pre-training step; the base, and what is changed of it."""
+    """Time and memory of the pre-training step: the base, and the values to try."""
 
     size: Size = "small"
-    """Size of the model."""
+    """Model size of the base."""
     batch_size: int = 8
-    """Rows of a step."""
+    """Rows per step of the base."""
     seq_length: int = 128
-    """Tokens of a row."""
+    """Tokens per row of the base."""
     vocab_size: int = 30522
-    """Size of the vocabulary."""
+    """Vocabulary size of the base."""
     sizes: list[Size] = field(default_factory=lambda: ["tiny", "small", "base"])
-    """Sizes of the model to try."""
+    """Model sizes to try."""
     batch_sizes: list[int] = field(default_factory=lambda: [8, 16, 32, 64])
-    """Numbers of rows to try."""
+    """Rows per step to try."""
     seq_lengths: list[int] = field(default_factory=lambda: [128, 256, 512])
-    """Lengths of rows to try."""
+    """Tokens per row to try."""
     vocab_sizes: list[int] = field(default_factory=lambda: [8192, 30522, 65536])
-    """Sizes of the vocabulary to try."""
+    """Vocabulary sizes to try."""
     processes: list[int] = field(default_factory=lambda: [1, 2])
     """Numbers of processes to try."""
     steps: int = 3
-    """Timed steps of a point, after some that are not timed."""
+    """Timed steps per point, after the warm-up."""
 
     def __post_init__(self) -> None:
         for key, value in dataclasses.asdict(self).items():
@@ -76,7 +76,7 @@ class GrowthBenchConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What is measured once."""
+    """One combination of values, measured once."""
 
     size: Size
     batch_size: int
@@ -85,13 +85,13 @@ class Point:
     processes: int = 1
 
     def step(self, *, steps: int) -> PretrainBenchConfig:
-        """Its step, as the contest of pre-training knows it."""
+        """Its settings for the pre-training contest."""
         values = dataclasses.asdict(self)
         del values["processes"]
         return PretrainBenchConfig(**values, steps=steps)
 
     def words(self) -> list[str]:
-        """As the base of a process that measures it."""
+        """The options that make it the base of a process."""
         values = dataclasses.asdict(self)
         del values["processes"]
         return [f"--growth.{key}={value}" for key, value in values.items()]
@@ -108,7 +108,7 @@ def base_of(settings: GrowthBenchConfig) -> Point:
 
 
 def axes_of(settings: GrowthBenchConfig) -> dict[str, Sequence[Any]]:
-    """What is changed -> its values."""
+    """Each axis -> the values to try on it."""
     return {
         "seq_length": settings.seq_lengths,
         "batch_size": settings.batch_sizes,
@@ -132,7 +132,7 @@ def points_of(settings: GrowthBenchConfig) -> list[Point]:
 def measure(
     settings: GrowthBenchConfig, folder: Path, command: Callable[[Path], Sequence[str]]
 ) -> dict[str, Any]:
-    """All points; `command`: the words after `electra` for a process that measures its base, in a folder."""
+    """Measure all points; `command` gives the arguments of `electra` that measure its base on a dataset."""
     base, points = base_of(settings), points_of(settings)
     encoder = pretraining.sizes(base.step(steps=1))[1]
     machine_peak = measure_peak(encoder_products(encoder, tokens=base.batch_size * base.seq_length))
@@ -155,7 +155,7 @@ def measure(
 
 
 def take_turn(settings: GrowthBenchConfig, name: str, folder: Path) -> Turn | None:
-    """Measure the base, in this process and those beside it; only the first one tells."""
+    """Measure the base in this process and those beside it; only the first one reports."""
     world = World.from_environment()
     with world.joined(torch.device("cpu")):
         step = base_of(settings).step(steps=settings.steps)
@@ -165,7 +165,7 @@ def take_turn(settings: GrowthBenchConfig, name: str, folder: Path) -> Turn | No
 
 
 def launcher(processes: int) -> Sequence[str]:
-    """What starts our command, once or several times."""
+    """What starts our command in one or several processes."""
     if processes == 1:
         return ELECTRA
     together = ("--standalone", f"--nproc-per-node={processes}")
@@ -173,7 +173,7 @@ def launcher(processes: int) -> Sequence[str]:
 
 
 def write_data(folder: Path, point: Point, *, steps: int) -> Path:
-    """The dataset of a point."""
+    """Write the dataset of a point: random rows, and a vocabulary of the right size."""
     data = folder / f"{point.seq_length}-{point.vocab_size}-{point.batch_size}"
     if not data.exists():
         pretraining.write_random_data(data, point.step(steps=steps))
@@ -181,7 +181,7 @@ def write_data(folder: Path, point: Point, *, steps: int) -> Path:
 
 
 def start_ups(settings: GrowthBenchConfig, folder: Path) -> Iterator[tuple[str, float]]:
-    """Size -> seconds of a command that starts, takes its first step and ends; nothing is written."""
+    """Model size -> seconds of a command that starts, takes its first step and exits without writing."""
     for size in settings.sizes:
         say(f"growth: start-up, {size}")
         point = dataclasses.replace(base_of(settings), size=size)
@@ -191,7 +191,7 @@ def start_ups(settings: GrowthBenchConfig, folder: Path) -> Iterator[tuple[str, 
 
 
 def facts(point: Point) -> dict[str, Any]:
-    """What is known of a point without measuring it."""
+    """What can be computed about a point without measuring it."""
     step = point.step(steps=1)
     memory = needed_memory(point)
     return {
@@ -202,7 +202,7 @@ def facts(point: Point) -> dict[str, Any]:
 
 
 def needed_memory(point: Point) -> Memory:
-    """What each of the processes cannot do without."""
+    """The least memory that each process needs."""
     objective, encoder = pretraining.sizes(point.step(steps=1))
     precision = devices.choose_precision("auto", torch.device("cpu"), World())
     return training_memory(
@@ -217,7 +217,7 @@ def needed_memory(point: Point) -> Memory:
 
 
 def described(point: Point) -> str:
-    """For a person."""
+    """A line of text."""
     together = f", {point.processes} processes" if point.processes > 1 else ""
     rows = f"{point.batch_size} x {point.seq_length} tokens"
     return f"ELECTRA-{point.size}, {rows}, vocabulary {point.vocab_size:,}{together}"

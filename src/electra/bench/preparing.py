@@ -1,9 +1,9 @@
-"""`electra prepare` beside `tokenizers` alone: MB/s, with the same tokenizer, which is trained before.
+"""A corpus -> MB/s of `electra prepare` beside `tokenizers` alone, with the same tokenizer, trained before.
 
-ours        the command: starts, reads and decompresses files, splits, hashes, leaves out duplicates,
-            tokenizes, builds examples, writes rows with checksums
-tokenizers  `encode_batch` on all cores, of texts that are in memory already
-vocabulary  ours when it also has to learn the vocabulary
+ours        the whole command: start, read and decompress files, split, hash, drop duplicates, tokenize, build
+            examples, write rows with checksums
+tokenizers  `encode_batch` on all cores, of texts that are already in memory
+vocabulary  ours, when it also has to learn the vocabulary
 """
 
 import json
@@ -32,14 +32,14 @@ _BATCH_DOCUMENTS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareBenchConfig:
-    """Preparing a corpus."""
+    """Benchmark of `electra prepare`."""
 
     corpus: list[str] = field(default_factory=lambda: [BUILTIN])
-    """As for `electra prepare`; by default the text that every Python installation carries."""
+    """The corpus, as for `electra prepare`. Default: the text that every Python installation has."""
     copies: int = 1
-    """How many copies of the corpus to prepare, each altered: memory must not grow with them."""
+    """How many different copies of the corpus to prepare; memory must not grow with them."""
     repeats: int = 3
-    """Turns of each contestant."""
+    """Turns per contestant."""
 
     def __post_init__(self) -> None:
         for key in ("copies", "repeats"):
@@ -48,7 +48,7 @@ class PrepareBenchConfig:
 
 
 def contest(settings: PrepareBenchConfig, folder: Path) -> Contest:
-    """What is measured; the corpus, where it is no files yet, and the tokenizer are put into the folder."""
+    """The contest; writes the tokenizer, and the corpus unless it is in files already, into the folder."""
     if settings.copies > 1 or {BUILTIN, STDIN} & set(settings.corpus):
         cores = len(os.sched_getaffinity(0))
         write_copies(
@@ -68,7 +68,7 @@ def contest(settings: PrepareBenchConfig, folder: Path) -> Contest:
 
 
 def take_turn(settings: PrepareBenchConfig, name: str, folder: Path) -> Turn:
-    """Go over the corpus once."""
+    """Prepare the corpus once."""
     tokenizer = folder / _TRAINED / "tokenizer"
     way = chosen(
         {
@@ -82,14 +82,14 @@ def take_turn(settings: PrepareBenchConfig, name: str, folder: Path) -> Turn:
 
 
 def command_pass(settings: PrepareBenchConfig, folder: Path, *options: str) -> Turn:
-    """The whole command, from the start of its process to its end."""
+    """Time the whole command, from start to exit."""
     ran = prepare(settings, folder, folder / "data", *options)
     shutil.rmtree(folder / "data")
     return Turn([ran.seconds], ran.memory)
 
 
 def library_pass(settings: PrepareBenchConfig, folder: Path, tokenizer: Path) -> Turn:
-    """The library alone. Its memory is not compared: it holds all texts, which a program would not."""
+    """Time the library alone. Its memory is not compared: it holds all texts, which a program would not."""
     library = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     texts = list(documents(opened(paths(settings, folder))))
     rest = iter(texts)
@@ -106,23 +106,23 @@ def prepare(settings: PrepareBenchConfig, folder: Path, out: Path, *options: str
 
 
 def paths(settings: PrepareBenchConfig, folder: Path) -> list[str]:
-    """The corpus, or what stands for it."""
+    """The files of the corpus, or of its copies."""
     written = folder / _COPIES
     return [str(written)] if written.is_file() else settings.corpus
 
 
 def opened(corpus: list[str]) -> Corpus:
     """A corpus as `electra prepare` opens it by default."""
-    return open_corpus(corpus, encoding=None, text_field="text")
+    return open_corpus(corpus)
 
 
 def documents(corpus: Corpus) -> Iterator[str]:
-    """Its documents, as `electra prepare` sees them."""
+    """The documents that `electra prepare` reads."""
     return corpus.documents(Tally(), lambda problem: None)
 
 
 def write_copies(corpus: Corpus, folder: Path, copies: int) -> None:
-    """One file of all documents; copies differ in their first word, so that none is a duplicate."""
+    """Write all documents to one file; copies differ in their first word, so that none is a duplicate."""
     with (folder / _COPIES).open("w", encoding="utf-8") as file:
         for number in range(copies):
             for document in documents(corpus):

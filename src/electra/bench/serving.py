@@ -1,13 +1,13 @@
-"""Our classifier at work beside transformers' pipeline: the same weights, texts like SST-2's.
+"""Texts like SST-2's -> texts/s of our classifier beside transformers' pipeline, with the same weights.
 
-predict   `Model.classify` of all texts at once, which `electra predict` is made of: batches by length
-batches   the same, given as many texts at a time as the pipeline: nothing is known of the others
-server    `electra serve` in a process of its own, asked by several clients that keep their connections, as
-          many texts a request as the pipeline has in a batch
-onnx      `predict` on onnxruntime
-int8      the same with weights of 8 bits
+predict      `Model.classify` on all texts at once, as in `electra predict`, which batches them by length
+batches      the same, with only as many texts at a time as the pipeline gets
+server       `electra serve` in a process of its own, with several clients that keep their connections open; a
+             request has as many texts as a batch of the pipeline
+onnx         `predict` on onnxruntime
+int8         the same with 8-bit weights
 int8_server  `server` with those
-pipeline  transformers' pipeline("text-classification", batch_size=...)
+pipeline     transformers' pipeline("text-classification", batch_size=...)
 """
 
 import http.client
@@ -60,30 +60,30 @@ _GRAPHS: dict[str, Precision] = {"onnx": "fp32", "int8": "int8"}
 """Folder -> the precision of the graph in it."""
 _MAX_LENGTH, _VOCAB_SIZE = 128, 8192
 _WORDS_SHAPE, _WORDS_SCALE, _LONGEST = 4.9, 4.0, 47
-"""Of a gamma distribution of words, with the mean and the spread of SST-2's dev texts, and their most."""
+"""Gamma distribution with the mean and spread of words in SST-2's dev texts, and the longest of them."""
 _WARMUP_PASSES = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeBenchConfig:
-    """Classifying texts."""
+    """Benchmark of classifying texts."""
 
     model: str | None = None
-    """Folder of a fine-tuned classifier; without it, one with random weights."""
+    """Folder of a fine-tuned classifier. Default: one with random weights."""
     data: str | None = None
-    """Folder of SST-2, for its dev texts; without it, texts of like lengths out of Python's documentation."""
+    """Folder of SST-2, for its dev texts. Default: Python's documentation, cut to similar lengths."""
     size: Literal["tiny", "small", "base"] = "small"
-    """Size of the model with random weights."""
+    """Model size, for random weights."""
     texts: int = 872
-    """How many texts to classify."""
+    """Number of texts to classify."""
     batch_size: int = 32
-    """Texts of the pipeline's batches and of a request."""
+    """Texts per batch of the pipeline and per request."""
     clients: int = 8
-    """Connections that ask the server at the same time."""
+    """Clients of the server at the same time."""
     repeats: int = 3
-    """Turns of each contestant."""
+    """Turns per contestant."""
     passes: int = 2
-    """Timed passes over all texts of a turn, after one that is not timed."""
+    """Timed passes over all texts per turn, after one that is not timed."""
 
     def __post_init__(self) -> None:
         for key in ("texts", "batch_size", "clients", "repeats", "passes"):
@@ -92,7 +92,7 @@ class ServeBenchConfig:
 
 
 def contest(settings: ServeBenchConfig, folder: Path) -> Contest:
-    """What is measured; texts, and a model if none is given, are put into the folder."""
+    """The contest; writes the texts, and a model if none is given, into the folder."""
     texts = dev_texts(settings)
     files.write_json(folder / _TEXTS, texts)
     if settings.model is None:
@@ -127,7 +127,7 @@ def contest(settings: ServeBenchConfig, folder: Path) -> Contest:
 
 
 def take_turn(settings: ServeBenchConfig, name: str, folder: Path) -> Turn:
-    """Classify all texts some times."""
+    """Classify all texts several times."""
     texts: list[str] = files.read_json(folder / _TEXTS)
     model, size = model_folder(settings, folder), settings.batch_size
     pieces = [texts[first : first + size] for first in range(0, len(texts), size)]
@@ -145,7 +145,7 @@ def take_turn(settings: ServeBenchConfig, name: str, folder: Path) -> Turn:
 
 
 def dev_texts(settings: ServeBenchConfig) -> list[str]:
-    """Real ones, or such of the same lengths."""
+    """The texts of SST-2, or others of similar lengths."""
     if settings.data is None:
         return prose(settings.texts)
     examples = load_glue("sst2", Path(settings.data)).examples("dev")
@@ -154,7 +154,7 @@ def dev_texts(settings: ServeBenchConfig) -> list[str]:
 
 
 def prose(count: int) -> list[str]:
-    """Pieces of Python's own manual, which every installation carries, one after the other."""
+    """Consecutive pieces of Python's own manual, which every installation has."""
     manual = Source(
         package="python",
         version="",
@@ -169,7 +169,7 @@ def prose(count: int) -> list[str]:
 
 
 def write_model(folder: Path, texts: Sequence[str], settings: ServeBenchConfig) -> None:
-    """A classifier with random weights, as `electra finetune` leaves one; transformers loads it too."""
+    """Write a classifier with random weights in the form of `electra finetune`; transformers loads it too."""
     tokenizer = tokenizers.train(texts, TokenizerConfig(vocab_size=_VOCAB_SIZE))
     config = EncoderConfig.preset(settings.size, vocab_size=tokenizer.vocab_size)
     model = TaskModel(Encoder(config), {"sst2": Classification(("negative", "positive"))})
@@ -178,33 +178,33 @@ def write_model(folder: Path, texts: Sequence[str], settings: ServeBenchConfig) 
 
 
 def write_graphs(model: Path, folder: Path) -> None:
-    """The same classifier for onnxruntime."""
+    """Export the classifier for onnxruntime."""
     for name, precision in _GRAPHS.items():
         (folder / name).mkdir()
         export_onnx(model, folder / name, part="discriminator", precision=precision, max_length=None)
 
 
 def model_folder(settings: ServeBenchConfig, folder: Path) -> Path:
-    """The given model, where transformers finds it too, or the one that was made."""
+    """The folder of the given model, where transformers finds it too, or of the one that was made."""
     return folder / _MODEL if settings.model is None else folders.model_folder(settings.model)
 
 
 def our_pass(folder: Path, pieces: Sequence[list[str]], *, engine: Engine = "torch") -> Step:
-    """The model in this process."""
+    """Our model in this process."""
     devices.set_up_allocator()
     model = load(folder, engine=engine)
     return lambda: [model.classify(piece) for piece in pieces]
 
 
 def pipeline_pass(folder: Path, texts: list[str], *, batch_size: int) -> Step:
-    """transformers, as its documentation shows it."""
+    """transformers' pipeline, used as in its documentation."""
     transformers = import_extra("transformers", extra="hf")
     classify = transformers.pipeline("text-classification", model=str(folder), device="cpu")
     return lambda: classify(texts, batch_size=batch_size, truncation=True, max_length=_MAX_LENGTH)
 
 
 def server_turn(words: Sequence[str], pieces: Sequence[list[str]], *, clients: int, passes: int) -> Turn:
-    """The command in a process of its own, asked over loopback; its memory is the server's."""
+    """The server in a process of its own, reached over loopback; the memory is the server's."""
     bodies = [json.dumps({"texts": piece}).encode() for piece in pieces]
     with running_server(words) as (address, process), MemoryWatch(process.pid) as watch:
         connections = [http.client.HTTPConnection(address, timeout=600) for _ in range(clients)]
@@ -219,7 +219,7 @@ def server_turn(words: Sequence[str], pieces: Sequence[list[str]], *, clients: i
 
 
 def ask(connection: http.client.HTTPConnection, bodies: Sequence[bytes]) -> None:
-    """One request after the other, on one connection."""
+    """Send requests one after the other on one connection."""
     for body in bodies:
         connection.request("POST", "/classify", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -242,7 +242,7 @@ def running_server(words: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen
                     yield urlsplit(found[0]).netloc, process
                     break
             else:
-                raise InputError("electra serve ended before it had an address: what it said stands above")
+                raise InputError("electra serve exited before it had an address; its output is above")
         finally:
             process.terminate()
             process.wait()

@@ -1,11 +1,8 @@
-"""A command -> what it prints, how long it takes, and how much memory it and all below it hold.
+"""Contestants that do the same work -> the seconds of their steps, their memory, and this machine's peak.
 
-Contestants -> the seconds of their steps, taken turn by turn in processes of their own.
-
-A process each, so that none profits from another's allocator or caches; turn by turn, so that all meet the
-same noise of the machine.
-
-This machine -> its peak: FLOP/s of matrix products in two precisions, bytes/s of a large copy.
+Every contestant runs in a process of its own, so that none profits from another's allocator or caches, and
+they take turns, so that all meet the same noise of the machine. In this file: running a command and watching
+its memory, the turns of a contest, and the peak (FLOP/s of products in two precisions, bytes/s of a copy).
 """
 
 import json
@@ -26,7 +23,7 @@ import torch
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
 from electra.train import devices
-from electra.train.devices import Precision, Product, products_speed
+from electra.train.devices import Precision, Product
 from electra.train.distributed import World
 from electra.train.engine import Engine
 from electra.train.loop import Problem, training_steps
@@ -40,34 +37,34 @@ _SAMPLE_SECONDS = 0.05
 
 
 class Ran(NamedTuple):
-    """A command that has ended well."""
+    """A command that succeeded."""
 
     output: str
     seconds: float
     memory: int | None
-    """The most bytes that it and all below it held at once; None where the system does not tell."""
+    """Peak bytes of the command and its child processes; None where the system does not report them."""
 
 
 def run(words: Sequence[str], *, name: str) -> Ran:
-    """Run a command to its end; what it says on stderr is a person's to read."""
+    """Run a command to its end; its stderr goes to the terminal."""
     begun = time.perf_counter()
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             with MemoryWatch(process.pid) as watch:
                 output, _ = process.communicate()
         except BaseException:
-            # Politely, so that it can end what it has started itself.
+            # SIGTERM, so that it can end the processes it has started itself.
             process.terminate()
             process.wait()
             raise
     seconds = time.perf_counter() - begun
     if process.returncode:
-        raise InputError(f"{name} ended with exit code {process.returncode}: what it said stands above")
+        raise InputError(f"{name} ended with exit code {process.returncode}; its output is above")
     return Ran(output, seconds, watch.most)
 
 
 class MemoryWatch:
-    """Looks at a process and all below it from time to time; pages that they share count for each."""
+    """Samples the memory of a process and its children; pages that they share count for each."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._most = pid, 0
@@ -86,7 +83,7 @@ class MemoryWatch:
 
     @property
     def most(self) -> int | None:
-        """Bytes that they held together, when it was most."""
+        """Peak of their bytes together; None if it is unknown."""
         return self._most or None
 
     def _look(self) -> None:
@@ -96,7 +93,7 @@ class MemoryWatch:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes below one."""
+    """All processes below one."""
     for path in Path("/proc").glob(f"{pid}/task/*/children"):
         try:
             children = path.read_text(encoding="ascii").split()
@@ -113,15 +110,15 @@ def own_memory() -> int | None:
 
 
 def own_peak() -> int | None:
-    """The most bytes that this process has held since it began.
+    """Peak bytes of this process.
 
-    Not what `getrusage` says, which counts what the parent held when it started us.
+    Not from `getrusage`, which also counts what the parent process held when it started this one.
     """
     return _status("self", "VmHWM") or None
 
 
 def _status(process: int | str, key: str) -> int:
-    """A number of /proc; 0 of a process that is gone, and where there is no such folder."""
+    """A number of /proc/PID/status in bytes; 0 if the process is gone or the system has no /proc."""
     try:
         text = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     except OSError:
@@ -144,40 +141,40 @@ _LEAST_STEPS, _LONGEST_TURN = 3, 40.0
 
 
 class Turn(NamedTuple):
-    """What a contestant tells of its turn."""
+    """What a contestant reports about its turn."""
 
     seconds: list[float]
-    """Of each step."""
+    """Duration of each step."""
     memory: int | None = None
-    """The most bytes that it held at once; None if that is not known, or not to be compared."""
+    """Peak bytes; None if they are unknown or not comparable."""
     libraries: int | None = None
-    """Bytes that it held before the work began."""
+    """Bytes that it held before the work began, mostly libraries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """Who takes part, and what is known of the work that all of them do."""
+    """The contestants, and the work that all of them do."""
 
     title: str
     contestants: tuple[str, ...]
     ours: tuple[str, ...] = ("ours",)
-    """Those of them that the others are compared with."""
+    """The contestants that are ours, which the others are compared with."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Who would take part, and why not."""
+    """Contestants that cannot take part -> why not."""
     step: str = "step"
-    """What is timed, such as a step, or a pass over all data."""
+    """What is timed: a step, or a pass over all data."""
     unit: str
     """What is counted, such as tokens."""
     units_per_step: float
     flops_per_step: float | None = None
-    """Of the work that cannot be avoided; None if it is not counted."""
+    """FLOPs of the work that cannot be avoided; None if they are not counted."""
     products: tuple[Product, ...] = ()
-    """Matrix products of the work, in which the machine's peak is looked for."""
+    """Matrix products of the work, which the machine's peak is measured with."""
     repeats: int
 
 
 def measure(contest: Contest, command: Command) -> dict[str, Any]:
-    """All turns of all contestants, and the machine's peak before each round."""
+    """Run all turns of all contestants, and measure the machine's peak before each round."""
     turns: dict[str, list[Turn]] = {name: [] for name in contest.contestants}
     peaks: list[Peak] = []
     for number in range(1, contest.repeats + 1):
@@ -199,19 +196,19 @@ def measure(contest: Contest, command: Command) -> dict[str, Any]:
 
 def take(words: Sequence[str], *, name: str, launcher: Sequence[str] = ELECTRA) -> Turn:
     """Let a contestant take its turn."""
-    # Libraries print what they like before.
+    # Libraries may print anything before the last line.
     return Turn(**json.loads(run([*launcher, *words], name=name).output.splitlines()[-1]))
 
 
 def chosen(ways: Mapping[str, Value], name: str) -> Value:
-    """The way of a contestant."""
+    """The entry of a contestant."""
     if name not in ways:
         raise InputError(f"contestant is {name}, expected one of {', '.join(ways)}")
     return ways[name]
 
 
 def say(line: str) -> None:
-    """Show that it goes on."""
+    """Print a line of progress."""
     print(f"  {line}", file=sys.stderr, flush=True)
 
 
@@ -228,9 +225,9 @@ def bench_engine(train: TrainConfig, world: World | None = None) -> Engine:
 
 
 def time_steps(step: Step, *, count: int, warmup: int = WARMUP_STEPS) -> Turn:
-    """Seconds of each step, after some that are not counted, while memory is still being fetched.
+    """Time each step, after some warm-up steps.
 
-    A contestant that this machine is very slow with (bf16 without the instructions for it) takes fewer steps.
+    A contestant that is very slow on this machine (bf16 without instructions for it) takes fewer steps.
     """
     for _ in range(warmup):
         step()
@@ -247,15 +244,13 @@ Peak = dict[str, float]
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 COPY = "copy"
-SQUARE: Product = (512, 512, 512)
-"""Near the peak of a CPU, and short enough to get through between two interruptions."""
 _PROBE_SECONDS = 0.3
 _COPIED_BYTES = 1 << 28
-"""More than caches hold."""
+"""More than any cache holds."""
 
 
 def encoder_products(config: EncoderConfig, *, tokens: int) -> tuple[Product, ...]:
-    """The matrix products of a layer: into attention and out of it, into the feed-forward layer and out."""
+    """The matrix products of an encoder layer: in and out of attention, in and out of the feed-forward."""
     hidden, inner = config.hidden_size, config.intermediate_size
     return (
         (tokens, hidden, 3 * hidden),
@@ -266,12 +261,12 @@ def encoder_products(config: EncoderConfig, *, tokens: int) -> tuple[Product, ..
 
 
 def measure_peak(products: Sequence[Product], *, seconds: float = _PROBE_SECONDS) -> Peak:
-    """The best of these products and of a square one; each is tried for some seconds."""
+    """The best speed among these products and a square one, and that of a copy; each gets some seconds."""
     device = torch.device("cpu")
     rates: Peak = {
         precision: max(
-            products_speed({product: 1}, device, precision, seconds=seconds)
-            for product in (SQUARE, *products)
+            devices.products_speed({product: 1}, device, precision, seconds=seconds)
+            for product in (devices.square_product(device), *products)
         )
         for precision in PRECISIONS
     }
@@ -279,9 +274,9 @@ def measure_peak(products: Sequence[Product], *, seconds: float = _PROBE_SECONDS
 
 
 def copy_speed(*, seconds: float, size: int = _COPIED_BYTES) -> float:
-    """Bytes/s, read and written ones together, of the fastest of several copies."""
+    """Bytes read and written per second in the fastest of several copies."""
     source = torch.ones(size // 4)
-    # Not empty: the first touch of each page takes far longer than a copy.
+    # Not `empty`: the first touch of a page takes far longer than its copy.
     target = source.clone()
     fastest, begun = math.inf, time.perf_counter()
     while math.isinf(fastest) or time.perf_counter() - begun < seconds:
@@ -292,7 +287,7 @@ def copy_speed(*, seconds: float, size: int = _COPIED_BYTES) -> float:
 
 
 def best_of(peaks: Sequence[Peak]) -> Peak:
-    """The highest of each kind: the machine may have been busy at other times."""
+    """The highest of each kind; the machine may have been busy at other times."""
     return {key: max(peak[key] for peak in peaks) for key in peaks[0]}
 
 
@@ -302,6 +297,6 @@ def best_flops(peak: Mapping[str, float]) -> float:
 
 
 def describe_peak(peak: Mapping[str, float]) -> str:
-    """For a person."""
+    """A line of text."""
     rates = ", ".join(f"{peak[precision] / 1e9:.0f} GFLOP/s in {precision}" for precision in PRECISIONS)
     return f"peak here: {rates}; {peak[COPY] / 1e9:.0f} GB/s copied"

@@ -1,1 +1,1 @@
-"""The text and the tasks of `electra demo`: what every Python installation carries."""
+"""The text and the tasks of `electra demo`, which every Python installation brings along."""

@@ -1,7 +1,7 @@
 """The Python installation itself -> passages of real English prose, labelled by package.
 
-Every installation carries megabytes of documentation: the pydoc topics, and the docstrings, long comments and
-READMEs of the standard library and of what we depend on. They are read with `ast`; nothing is imported.
+Every installation contains megabytes of documentation: the pydoc topics, and the docstrings, long comments
+and READMEs of the standard library and of our dependencies. They are read with `ast`; nothing is imported.
 Only base dependencies count, so that installing an extra does not change the corpus.
 """
 
@@ -50,7 +50,7 @@ class Passage:
     package: str
     """Distribution it comes from, "python" for the standard library: the label of a classification task."""
     origin: str
-    """Where it stands, such as "numpy.linalg:solve"."""
+    """Its place, such as "numpy.linalg:solve"."""
     text: str
 
 
@@ -66,13 +66,13 @@ class Source:
 
 
 def passages(*, sources: Sequence[Source] | None = None, workers: int = 1) -> Iterator[Passage]:
-    """All distinct passages, in an order that depends on neither the machine nor the number of workers."""
+    """All distinct passages, in an order that does not depend on the machine or the number of workers."""
     assert workers >= 1
     return _distinct(_read_all(installed_sources() if sources is None else sources, workers=workers))
 
 
 def fingerprint(*, sources: Sequence[Source] | None = None) -> str:
-    """What the corpus depends on, in 16 characters: rules, Python, packages and their versions."""
+    """A hash of what the corpus depends on: rules, Python, packages and their versions."""
     used = installed_sources() if sources is None else sources
     versions = [(source.package, source.version) for source in used]
     return hashlib.sha256(repr((RULES_VERSION, versions)).encode()).hexdigest()[:16]
@@ -112,8 +112,8 @@ def _is_readable(path: PurePosixPath) -> bool:
 
 
 def _dependencies() -> dict[str, Distribution]:
-    """What the base install of `electra` needs here, directly or not, as far as it is there."""
-    # Reversed: of two distributions with one name the first on the path is the one that is imported.
+    """The installed packages that the base install of `electra` needs, directly or indirectly."""
+    # Reversed: of two distributions with the same name, the first on the path is the one that is imported.
     found = reversed([*distributions()])
     installed: dict[str, Distribution] = {canonicalize_name(each.name): each for each in found}
     if "electra" not in installed:
@@ -134,7 +134,7 @@ def _dependencies() -> dict[str, Distribution]:
 
 
 def _distinct(found: Iterable[Passage]) -> Iterator[Passage]:
-    """Drop every paragraph seen before, and passages that begin like another: docstrings are copied a lot."""
+    """Drop paragraphs seen before, and passages that begin like another one: docstrings are often copied."""
     seen: set[str] = set()
     for passage in found:
         beginning = _key(passage.text[:MIN_CHARACTERS])
@@ -151,7 +151,7 @@ def _key(text: str) -> str:
 
 
 def _read_all(sources: Sequence[Source], *, workers: int) -> Iterator[Passage]:
-    """Read every file of every source; the order of the result is that of the files."""
+    """Read every file of every source, in order."""
     files = [(source.package, source.root, file) for source in sources for file in source.files]
     if workers == 1:
         yield from itertools.chain.from_iterable(map(_read, files))
@@ -164,7 +164,7 @@ def _read_all(sources: Sequence[Source], *, workers: int) -> Iterator[Passage]:
 
 
 def _read(task: tuple[str, Path, str]) -> list[Passage]:
-    """The passages of one file. A file that is gone, or that Python cannot read, has none."""
+    """The passages of one file; none if it is gone or Python cannot read it."""
     package, root, file = task
     try:
         pieces = list(_pieces(PurePosixPath(file), (root / file).read_bytes()))
@@ -198,7 +198,7 @@ def _topics(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _docstrings(body: Iterable[ast.stmt], *, place: str) -> Iterator[tuple[str, str]]:
-    """Every string that stands as a statement, and every string given to something with "doc" in its name."""
+    """Every string that is a statement, and every string passed to something with "doc" in its name."""
     for statement in body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             if isinstance(statement.value.value, str):
@@ -221,7 +221,7 @@ def _attached(statement: ast.Expr | ast.Assign, *, place: str) -> Iterator[tuple
     if isinstance(value, ast.Call):
         names += [ast.unparse(node) for node in (value.func, *value.args[:1])]
     if any("doc" in name for name in [place.rpartition(".")[2], *names]):
-        # Names given as strings hold no blank. The parts of a sum or of an f-string belong together.
+        # Names given as strings contain no space. The parts of a sum or of an f-string belong together.
         text = "".join(part for part in _strings(value) if " " in part)
         yield f"{place}:{names[-1] if names else ''}", text
 

@@ -1,13 +1,10 @@
 """Raw documentation (docstring, topic, README, comment) -> its English prose, one paragraph per line.
 
-reStructuredText, numpydoc, Google style and Markdown are read by one tolerant pass, because docstrings mix
-them. What has a block of its own and is not prose goes: doctests, code, tables, signatures, headings,
-references. Parameter lists stay as lines of the form "name: description", without the types.
-
-A paragraph with markup -> plain English sentences, or nothing if it is not prose.
-
-Inline markup of reStructuredText and Markdown is taken away. A sentence that would not be readable without
-its link or formula is dropped; what is left must have the letters and the function words of English.
+reStructuredText, numpydoc, Google style and Markdown are read in one tolerant pass, because docstrings mix
+them. Blocks that are not prose are dropped: doctests, code, tables, signatures, headings, references.
+Parameter lists stay as lines of the form "name: description", without types. Inline markup is removed, and a
+sentence that is not readable without its link or formula is dropped. What is left must consist of words, and
+have the function words of English.
 """
 
 import inspect

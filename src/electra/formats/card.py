@@ -24,7 +24,7 @@ from electra import files
 from electra.formats.transformers import Source
 from electra.model.encoder import Encoder
 from electra.prediction import load
-from electra.progress import clock
+from electra.show import clock
 from electra.tasks import folders
 from electra.tasks.families.table import build_family
 from electra.tasks.folders import HEAD_WEIGHTS

@@ -44,6 +44,7 @@ from electra.prediction.load import load
 from electra.prediction.onnx_engine import HIDDEN_STATES, ONNX_KEY, WORD_TABLE, OnnxFacts, open_session
 from electra.prediction.spans import Reader
 from electra.seeds import numpy_generator
+from electra.show import megabytes
 from electra.tasks import folders
 from electra.tasks.families.answering import AnswerHead
 from electra.tasks.families.classification import Regression
@@ -203,7 +204,7 @@ class OnnxCheck:
     def describe(self) -> str:
         """For a person."""
         apart = ", ".join(f"{name} {value:.1e}" for name, value in self.differences.items())
-        return f"{self.precision}, {self.size_bytes / 1e6:.1f} MB; largest differences from torch: {apart}"
+        return f"{self.precision}, {megabytes(self.size_bytes)}; largest differences from torch: {apart}"
 
 
 def check_graph(

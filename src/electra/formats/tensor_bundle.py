@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from electra.crc32c import crc32c, masked
 from electra.errors import InputError
 
 _VARINT_BYTES = 10
@@ -30,8 +30,18 @@ _MOST = 1 << 64
 _FIXED_BYTES = {1: 8, 5: 4}
 
 
+# LevelDB rotates a checksum and adds this, so that the checksum of bytes that hold checksums says something.
+_MASK_DELTA = 0xA282EAD8
+
+
 class DamagedError(ValueError):
     """Bytes that are not what they should be; whoever knows the file says which one it is."""
+
+
+def masked_crc(content: bytes | NDArray[np.uint8]) -> int:
+    """The CRC-32C of bytes, in the form in which TensorFlow's files hold it."""
+    checksum: int = google_crc32c.value(content)
+    return ((checksum >> 15 | checksum << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -136,7 +146,7 @@ def _read_block(data: bytes, start: int, size: int) -> bytes:
         raise DamagedError(f"a block is said to end at byte {end:,} of {len(data):,}")
     kind = data[end]
     expected = int.from_bytes(data[end + 1 : end + _TRAILER_BYTES], "little")
-    if masked(crc32c(np.frombuffer(data, np.uint8, size + 1, start))) != expected:
+    if masked_crc(data[start : end + 1]) != expected:
         raise DamagedError(f"the checksum of the block at byte {start:,} does not match its content")
     if kind != _UNCOMPRESSED:
         raise DamagedError(f"the block at byte {start:,} is compressed (kind {kind}), which is not read here")
@@ -223,7 +233,7 @@ class TensorBundle:
                 f"have {variable.num_bytes} bytes"
             )
         content = self._map(path, variable)
-        if masked(crc32c(content)) != variable.checksum:
+        if masked_crc(content) != variable.checksum:
             raise InputError(
                 f"{path} is damaged: the checksum of {name} does not match its content; copy the file again"
             )

@@ -9,21 +9,19 @@ from electra.errors import InputError, import_extra
 def write_report(folder: Path) -> str:
     """Write report.html into a finished run or fine-tuning: where it is, or why it was not written.
 
-    A report is an extra of a training that may have taken days: nothing that is wrong with it is an error.
+    A training that took days must not fail for its report.
     """
     try:
         import_extra("matplotlib", extra="report")
         # These import matplotlib, so only now.
         from electra.report.finetune import SCORES, write_finetune_report
         from electra.report.page import page
-        from electra.report.runs import ReportError, read_runs
-    except InputError as error:
-        return f"not written: {error}"
-    try:
+        from electra.report.runs import read_runs
+
         if (folder / SCORES).is_file():
             return str(write_finetune_report(folder))
         html, path = page(read_runs([folder])).encode(), folder / "report.html"
         files.write_file(path, lambda file: file.write(html))
-    except (ReportError, OSError) as error:
+    except (InputError, OSError) as error:
         return f"not written: {error}"
     return str(path)

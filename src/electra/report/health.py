@@ -1,6 +1,7 @@
-"""A run -> how it stands now, which values are healthy, and why.
+"""A run -> where each metric stands now, in which range it is healthy, and why.
 
-The ranges are those of a working replaced token detection; the cures are those that users found.
+The ranges are those of replaced token detection that works. Whether a discriminator has collapsed is not
+judged here: the run itself decides it at every evaluation and writes a `collapse` event to metrics.jsonl.
 """
 
 import math
@@ -15,14 +16,14 @@ from electra.report.runs import BY_KEY, Event, Run, number
 Word = Literal["healthy", "low", "high", "early"]
 
 EARLY_STEPS = 500
-"""Before it nothing is judged: every run begins at chance."""
+"""Before this step nothing is judged: every run starts at chance."""
 TAIL_SHARE = 0.05
-"""Share of the training records whose mean is "now" where nothing is held out."""
+"""Share of the training records whose mean is the value now, for metrics without a held-out value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """The values of a metric in which a run is healthy."""
+    """The healthy values of a metric."""
 
     key: str
     low: float | None
@@ -32,7 +33,7 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A metric as it is now."""
+    """The value of a metric now."""
 
     value: float | None
     source: Literal["held out", "training", ""]
@@ -40,7 +41,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One line of the table."""
+    """A metric beside its healthy range."""
 
     range: Range
     now: Reading
@@ -48,7 +49,7 @@ class Verdict:
 
 
 def now(run: Run, key: str) -> Reading:
-    """The latest held-out value; else the mean of the last training records."""
+    """The latest held-out value, or else the mean of the last training records."""
     for record in reversed(run.valid):
         if key in record:
             return Reading(value=record[key], source="held out")
@@ -64,11 +65,6 @@ def last(run: Run, key: str) -> float | None:
     return max((record[key] for record in (*run.train, *run.valid) if key in record), default=None)
 
 
-def healthy_ranges(run: Run) -> list[Range]:
-    """The ranges that apply to a run: some follow from its config or from its other metrics."""
-    return [rule(run) for rule in _RULES]
-
-
 def judge(run: Run) -> list[Verdict]:
     """The verdict on every metric that the run has measured."""
     verdicts = []
@@ -79,9 +75,28 @@ def judge(run: Run) -> list[Verdict]:
     return verdicts
 
 
+def _word(run: Run, healthy: Range, value: float) -> Word:
+    if (last(run, "step") or 0) < EARLY_STEPS:
+        return "early"
+    if healthy.low is not None and value < healthy.low:
+        return "low"
+    if healthy.high is not None and value > healthy.high:
+        return "high"
+    return "healthy"
+
+
+def collapse(run: Run) -> Event | None:
+    """The run's own verdict that its discriminator has collapsed, if its last evaluation came to it."""
+    evaluated = max((record["step"] for record in run.valid), default=0.0)
+    found = [event for event in run.events if event.event == "collapse" and event.step >= evaluated]
+    return found[-1] if found else None
+
+
 def overall(run: Run) -> str:
-    """One word or a few for the whole run."""
+    """The state of the whole run in a few words."""
     verdicts = judge(run)
+    if event := collapse(run):
+        return f"collapsed at step {event.step:,.0f}"
     if not verdicts:
         return "no metrics yet"
     if all(verdict.word == "early" for verdict in verdicts):
@@ -95,19 +110,14 @@ def overall(run: Run) -> str:
     return ", ".join(ill) or ("healthy" if not past else f"healthy now, but there was: {', '.join(past)}")
 
 
-def _word(run: Run, healthy: Range, value: float) -> Word:
-    if (last(run, "step") or 0) < EARLY_STEPS:
-        return "early"
-    if healthy.low is not None and value < healthy.low:
-        return "low"
-    if healthy.high is not None and value > healthy.high:
-        return "high"
-    return "healthy"
+def healthy_ranges(run: Run) -> list[Range]:
+    """The ranges that apply to a run: some follow from its config or from its other metrics."""
+    return [rule(run) for rule in _RULES]
 
 
 def _auc(_run: Run) -> Range:
     reason = (
-        "0.5 is chance. A plateau near it is normal in the first steps; later: train on, or lower the "
+        "0.5 is chance. A plateau near it is normal in the first steps; later: train longer, or lower the "
         "learning rate"
     )
     return Range(key="discriminator_auc", low=0.6, high=None, reason=reason)
@@ -115,8 +125,8 @@ def _auc(_run: Run) -> Range:
 
 def _recall(_run: Run) -> Range:
     reason = (
-        "near 0 the discriminator calls everything original (collapse) while its loss still falls. Cures: "
-        "lower learning rate, more masking, smaller generator"
+        "near 0 the discriminator calls everything original while its loss still falls. Cures: lower "
+        "learning rate, more masking, smaller generator"
     )
     return Range(key="discriminator_recall", low=0.2, high=None, reason=reason)
 
@@ -131,7 +141,7 @@ def _discriminator_loss(run: Run) -> Range:
     base = None
     if share is not None and 0 < share < 1:
         base = -share * math.log(share) - (1 - share) * math.log(1 - share)
-    reason = "what one gets by giving every token the replaced fraction as its probability, without looking"
+    reason = "the loss of giving every token the replaced fraction as its probability, without looking at it"
     return Range(key="discriminator_loss", low=None, high=base, reason=reason)
 
 
@@ -139,7 +149,7 @@ def _replaced_fraction(run: Run) -> Range:
     mask_prob = number(run.config.get("masking.mask_prob")) or 0.15
     reason = (
         f"of the {mask_prob:.0%} that are masked, those the generator did not guess. Too few: the generator "
-        "is too strong, or nothing is sampled; the discriminator has nothing to find"
+        "is too strong, or nothing is sampled, and the discriminator has nothing to find"
     )
     return Range(key="replaced_fraction", low=mask_prob / 3, high=mask_prob, reason=reason)
 
@@ -156,7 +166,8 @@ def _gradient_norm(run: Run) -> Range:
     clip = next((number(v) for key, v in run.config.items() if key.split(".")[-1] == "clip_norm"), None)
     clip = clip or 1.0
     reason = (
-        f"clipped at {clip:g}. Far above, every step is cut short: lower learning rate; near 0 nothing moves"
+        f"clipped at {clip:g}. Far above, every step is cut short: lower the learning rate; near 0 nothing "
+        "moves"
     )
     return Range(key="gradient_norm", low=0.01, high=10 * clip, reason=reason)
 
@@ -191,10 +202,10 @@ _SEVERITY: dict[str, Severity] = {
 
 
 def severity(event: Event) -> Severity:
-    """How much an event matters; one we do not know is a note."""
+    """How much an event matters; an unknown one is a note."""
     return _SEVERITY.get(event.event, "note")
 
 
 def noteworthy(run: Run) -> list[Event]:
-    """The events a person should see on the curves: not the routine ones."""
+    """The events worth marking on the curves: all but the routine ones."""
     return [event for event in run.events if event.event not in _ROUTINE]

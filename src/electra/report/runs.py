@@ -1,6 +1,6 @@
-"""A run folder -> what it tells of the run; what is missing, torn or odd becomes a note, not a failure.
+"""A run folder -> its config, records, events and samples; how each metric is presented.
 
-The name of a metric -> its title, what it says, and how it is shown.
+Whatever is missing, torn or odd becomes a note on the page, not a failure.
 """
 
 import json
@@ -12,14 +12,11 @@ from typing import Any, Literal
 
 import yaml
 
-from electra.report.markup import percent, short
+from electra.errors import InputError
+from electra.show import percent, short
 
 Record = dict[str, float]
 """One line of measurements: step, tokens, seconds, flops and metrics; only finite numbers are in it."""
-
-
-class ReportError(ValueError):
-    """There is nothing to report on, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,16 +69,16 @@ class Run:
 def read_runs(folders: Sequence[Path]) -> list[Run]:
     """Read every run; names are as short as they can be while they differ."""
     if not folders:
-        raise ReportError("no run folder is given")
+        raise InputError("no run folder is given")
     return [read_run(folder, name=name) for folder, name in zip(folders, _names(folders), strict=True)]
 
 
 def read_run(folder: Path, *, name: str) -> Run:
     """Read one run folder."""
     if not folder.is_dir():
-        raise ReportError(f"{folder} is no folder")
+        raise InputError(f"{folder} is no folder")
     if not any((folder / file).is_file() for file in ("config.yaml", "metrics.jsonl", "environment.json")):
-        raise ReportError(
+        raise InputError(
             f"{folder} is no run folder: it has neither config.yaml nor metrics.jsonl nor environment.json"
         )
     notes: list[str] = []

@@ -21,13 +21,13 @@ What = Literal["pretrain", "prepare", "finetune", "serve", "growth", "all"]
 
 
 class Kind(Protocol):
-    """What a contest's module offers."""
+    """The functions of a contest's module."""
 
     def contest(self, settings: Any, folder: Path) -> Contest:
-        """What is measured; what all contestants need is put into the folder."""
+        """The contest; writes what all contestants need into the folder."""
 
     def take_turn(self, settings: Any, name: str, folder: Path) -> Turn:
-        """One turn of one contestant, in this process."""
+        """Take one turn of one contestant, in this process."""
 
 
 CONTESTS: dict[str, Kind] = {
@@ -42,7 +42,7 @@ EXTRAS = {
     "finetune": {"transformers": "hf"},
     "serve": {"transformers": "hf", "uvicorn": "serve"},
 }
-"""Kind -> modules that it needs, and which of our extras installs each."""
+"""Kind -> the modules it needs, each with the extra that installs it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,22 +50,22 @@ class BenchConfig:
     """Our speed beside the alternatives, and the machine's own peak."""
 
     what: What | None = None
-    """What to measure; may also stand alone: electra bench pretrain."""
+    """What to measure; the option's name may be left out: electra bench pretrain."""
     pretrain: PretrainBenchConfig = field(default_factory=PretrainBenchConfig)
     prepare: PrepareBenchConfig = field(default_factory=PrepareBenchConfig)
     finetune: FinetuneBenchConfig = field(default_factory=FinetuneBenchConfig)
     serve: ServeBenchConfig = field(default_factory=ServeBenchConfig)
     growth: GrowthBenchConfig = field(default_factory=GrowthBenchConfig)
     json: str | None = None
-    """File for all figures."""
+    """JSON file to write all figures to."""
     plot: str | None = None
-    """File for a picture of them, .svg or .png."""
+    """Picture file to write, .svg or .png."""
     from_json: str | None = None
-    """Measure nothing, and show what is in this file."""
+    """Show the figures of this file in place of measuring."""
     contestant: str | None = None
-    """Take one turn of one contestant and tell of it; what the command calls itself with."""
+    """Internal: take one turn of one contestant and report it."""
     material: str | None = None
-    """Folder of what the contestants have in common; what the command calls itself with."""
+    """Internal: folder with what the contestants share."""
 
     def __post_init__(self) -> None:
         if self.plot and Path(self.plot).suffix not in (".svg", ".png"):
@@ -73,7 +73,7 @@ class BenchConfig:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Let the contestants take turns, and print a table."""
+    """Let the contestants take turns and print a table."""
     words = list(arguments)
     if words and not words[0].startswith("-"):
         words = ["--what", *words]
@@ -87,15 +87,15 @@ def main(arguments: Sequence[str]) -> None:
     print("\n\n".join(table(kind, result) for kind, result in results.items()))
     if settings.plot:
         # It imports matplotlib, so only now.
-        from electra.bench.tables import draw
+        from electra.bench.plots import draw
 
         draw(results, Path(settings.plot))
 
 
 def take_turn(settings: BenchConfig, name: str) -> None:
-    """Print what a turn gave, on the last line."""
+    """Take a turn and print its result on the last line."""
     if settings.what is None or settings.material is None:
-        raise InputError("--contestant is what the command calls itself with: leave it out")
+        raise InputError("--contestant is internal to electra bench: leave it out")
     room = growth if settings.what == GROWTH else CONTESTS[settings.what]
     turn = room.take_turn(getattr(settings, settings.what), name, Path(settings.material))
     if turn is not None:
@@ -103,7 +103,7 @@ def take_turn(settings: BenchConfig, name: str) -> None:
 
 
 def measure(settings: BenchConfig, words: Sequence[str]) -> dict[str, Any]:
-    """Everything that is asked for; written after each kind, so that nothing is lost."""
+    """Measure every kind that is asked for; results are written after each, so that nothing is lost."""
     if settings.what is None:
         raise InputError(f"say what to measure: electra bench {' | '.join([*CONTESTS, GROWTH, ALL])}")
     kinds = [*CONTESTS, GROWTH] if settings.what == ALL else [settings.what]
@@ -121,7 +121,7 @@ def measure(settings: BenchConfig, words: Sequence[str]) -> dict[str, Any]:
 
 
 def measure_kind(kind: str, settings: BenchConfig, words: Sequence[str], folder: Path) -> dict[str, Any]:
-    """One kind; contestants are this very command with some words more."""
+    """Measure one kind; contestants are this same command with some more options."""
     options = getattr(settings, kind)
 
     def command(name: str, material: Path = folder) -> list[str]:
@@ -133,12 +133,12 @@ def measure_kind(kind: str, settings: BenchConfig, words: Sequence[str], folder:
 
 
 def table(kind: str, result: Mapping[str, Any]) -> str:
-    """For a person."""
+    """The result as text."""
     return tables.growth_tables(result) if kind == GROWTH else tables.contest_table(result)
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """What an earlier run has written."""
+    """The results that an earlier run has written."""
     content = files.read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("results"), dict):
         raise InputError(f"{path} is not what `electra bench --json` writes: it has no key 'results'")

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from electra import config
+from electra import config, show
 from electra.formats.export import Change, ExportConfig, export
-from electra.tasks.results import aligned, shown
-from electra.tasks.study import as_lines
+from electra.tasks.results import shown
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -13,7 +12,7 @@ def main(arguments: Sequence[str]) -> None:
     settings = config.parse(ExportConfig, arguments, prog="electra export")
     exported = export(settings)
     facts = [(name.lower(), value) for name, value in exported.facts.items()]
-    print(as_lines([("model", settings.model), *facts, ("card", str(exported.card))]))
+    print(show.table([("model", settings.model), *facts, ("card", str(exported.card))]))
     if exported.changes:
         print(f"\n{score_table(exported.changes)}")
 
@@ -24,4 +23,4 @@ def score_table(changes: Sequence[Change]) -> str:
     for split, name, before, after in changes:
         difference = None if before is None or after is None else after - before
         rows.append((split, name, *(shown(name, value) for value in (before, after, difference))))
-    return aligned(rows)
+    return show.table(rows)

@@ -6,13 +6,14 @@ from typing import Any
 
 from electra import config
 from electra.report import write_report
+from electra.show import table
 from electra.tasks import finetuning, results
 from electra.tasks.config import FinetuneConfig, paper_size
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import GLUE
 from electra.tasks.finetuning import Job
 from electra.tasks.folders import find_start
-from electra.tasks.study import as_lines, describe_tasks
+from electra.tasks.study import describe_tasks
 from electra.train import engine
 
 
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str]) -> None:
     with engine.joined(given.draft().train.device) as (world, device):
         for job in finetuning.jobs(given, world, device):
             if world.writes:
-                print(as_lines(list(describe(job))), flush=True)
+                print(table(list(describe(job))), flush=True)
             if job.settings.dry_run:
                 continue
             for name, content in finetuning.run(job).items():
@@ -53,7 +54,7 @@ def describe(job: Job) -> Iterator[tuple[str, str]]:
 def show(folder: Path, content: Mapping[str, Any]) -> None:
     """The scores, and where everything is."""
     print(f"\n{results.score_table(content['splits'], main_score=content['main_score'])}\n")
-    print(as_lines([*results.places(folder, content), ("report", write_report(folder))]), flush=True)
+    print(table([*results.places(folder, content), ("report", write_report(folder))]), flush=True)
 
 
 def show_glue(settings: FinetuneConfig, medians: Mapping[str, float | None]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from electra import config
+from electra import config, show
 from electra.config import Given
 from electra.errors import InputError
 from electra.formats.imported import Imported, refuse_full, write_imported
@@ -123,9 +123,7 @@ def summary(settings: ImportConfig, imported: Imported) -> str:
         for role, size in imported.sizes.items()
     }
     if imported.left_out:
-        shown = ", ".join(imported.left_out[:_MOST_SHOWN])
-        more = len(imported.left_out) - _MOST_SHOWN
-        lines["left out"] = f"{shown} and {more} more" if more > 0 else shown
+        lines["left out"] = show.listed(imported.left_out, most=_MOST_SHOWN)
     if imported.step or imported.moments:
         lines["training"] = (
             f"step {imported.step:,}, {'with' if imported.moments else 'without'} Adam's moments"
@@ -133,5 +131,4 @@ def summary(settings: ImportConfig, imported: Imported) -> str:
     lines["model"] = settings.out
     if settings.run:
         lines["continue"] = f"electra pretrain --config {Path(settings.run) / 'config.yaml'}"
-    width = max(map(len, lines))
-    return "\n".join(f"  {name:<{width}}  {value}" for name, value in lines.items())
+    return show.table(lines)

@@ -6,15 +6,15 @@ from pathlib import Path
 from electra import config, files
 from electra.pretraining.cost import SEVERAL_DEVICES
 from electra.pretraining.plan import FULL_WIDTH, Plan, PlanConfig, make_plans, recommended
-from electra.report.markup import duration, short
+from electra.show import duration, short, table
 
 
 def main(arguments: Sequence[str]) -> None:
     """Estimate and print."""
     given = config.read(PlanConfig, arguments, prog="electra plan")
     settings, plans = given.draft(), make_plans(given)
-    table = budget_table(plans) if settings.has_budget else plan_table(plans[0])
-    print("\n".join([table, "", "Assumptions", *(f"  - {note}" for note in assumptions(plans[0]))]))
+    shown = budget_table(plans) if settings.has_budget else plan_table(plans[0])
+    print("\n".join([shown, "", "Assumptions", *(f"  - {note}" for note in assumptions(plans[0]))]))
     if settings.json:
         files.write_json(Path(settings.json), {"plans": [one.facts() for one in plans]})
 
@@ -41,7 +41,7 @@ def plan_table(plan: Plan) -> str:
         "cost": "unknown: give --price_per_hour" if needs.cost is None else f"{needs.cost:,.2f}",
         "disk": f"{needs.disk / 1e9:.2f} GB for {work.checkpoints} checkpoints",
     }
-    return "\n".join(f"  {name:<11} {value}" for name, value in lines.items())
+    return table(lines)
 
 
 def budget_table(plans: Sequence[Plan]) -> str:
@@ -54,8 +54,6 @@ def budget_table(plans: Sequence[Plan]) -> str:
         share = f"{plan.share_of_schedule:.2g} x"
         numbers = (f"{plan.work.steps:,}", share, short(needs.tokens), f"{needs.flops:.2g}")
         rows.append((plan.size, *numbers, memory, duration(needs.seconds), cost))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     chosen, is_enough = recommended(plans)
     why = "the largest size that gets" if is_enough else "no larger size comes closer to"
     advice = (
@@ -63,7 +61,7 @@ def budget_table(plans: Sequence[Plan]) -> str:
         f"  electra pretrain --model.size {chosen.size} --train.steps {chosen.work.steps} "
         f"--train.micro_batch {chosen.work.rows_at_once} --data DATA --out RUN"
     )
-    return "\n".join([*lines, "", advice])
+    return "\n".join([table(rows), "", advice])
 
 
 def assumptions(plan: Plan) -> list[str]:

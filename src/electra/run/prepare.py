@@ -1,13 +1,14 @@
 """`electra prepare`: a corpus -> a tokenizer, rows of tokens and a manifest."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from electra import config, files
 from electra.errors import InputError
-from electra.progress import clock
+from electra.show import clock, megabytes, table
 from electra.text import tokenizer as tokenizers
-from electra.text.dataset import PrepareConfig, Prepared, prepare_folder
+from electra.text.dataset import PrepareConfig, Prepared, prepare
 from electra.text.quarantine import describe
 from electra.text.rows import KIND, Rows
 
@@ -15,17 +16,25 @@ _NUM_EXAMPLES = 3
 _EXAMPLE_CHARACTERS = 300
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrepareCommand(PrepareConfig):
+    """Turn text into a folder with a tokenizer, rows of tokens and a manifest."""
+
+    verify: str | None = None
+    """Dataset to check instead: compares every file with its checksum in the manifest."""
+
+
 def main(arguments: Sequence[str]) -> None:
     """Prepare or verify a dataset."""
-    settings = config.parse(PrepareConfig, arguments, prog="electra prepare")
+    settings = config.parse(PrepareCommand, arguments, prog="electra prepare")
     if settings.verify:
-        return verify(Path(settings.verify))
-    print(summary(prepare_folder(settings)))
-    return None
+        verify(Path(settings.verify))
+    else:
+        print(summary(prepare(settings)))
 
 
 def verify(folder: Path) -> None:
-    """Name every file that differs from what the manifest says."""
+    """Raise an InputError that names every file that differs from the manifest."""
     manifest = files.read_manifest(folder, kind=KIND)
     if damage := list(files.damaged_files(folder, manifest)):
         raise InputError("\n  ".join([f"{folder} is damaged:", *damage]))
@@ -33,7 +42,7 @@ def verify(folder: Path) -> None:
 
 
 def summary(prepared: Prepared) -> str:
-    """The size of a dataset, what was left out, and three of its rows."""
+    """The figures that a person wants to see, and three of the rows."""
     manifest, counts = prepared.manifest, prepared.manifest["counts"]
     train, valid = manifest["splits"]["train"], manifest["splits"]["valid"]
     disk = sum(file["bytes"] for file in manifest["files"].values())
@@ -50,19 +59,18 @@ def summary(prepared: Prepared) -> str:
         "vocabulary": "{vocab_size:,} tokens, {algorithm}, case {case}, accents {accents}, cjk {cjk}".format(
             **manifest["tokenizer"]
         ),
-        "disk": f"{disk / 1e6:,.1f} MB in {prepared.folder}",
+        "disk": f"{megabytes(disk)} in {prepared.path}",
         "time": _time(prepared),
     }
-    table = [f"  {name:<11} {value}" for name, value in lines.items()]
-    problems = [f"  unreadable  {describe(problem)}" for problem in prepared.problems]
+    rows = [*lines.items(), *(("unreadable", describe(problem)) for problem in prepared.problems)]
     if not valid["rows"]:
-        problems.append("  note        no document is held out for evaluation: raise --valid_fraction")
-    return "\n".join([*table, *problems, "", *_examples(prepared.folder)])
+        rows.append(("note", "no document is held out for evaluation: raise --valid_fraction"))
+    return "\n".join([table(rows), "", *_examples(prepared.path)])
 
 
 def _time(prepared: Prepared) -> str:
     if not prepared.rows_seconds:
-        return "made before; nothing to do"
+        return "finished before; nothing to do"
     megabytes = prepared.manifest["counts"]["text_bytes"] / 1e6
     found = f", {prepared.shards_found} shards found finished" if prepared.shards_found else ""
     return (

@@ -10,8 +10,8 @@ from electra.pretraining import cost
 from electra.pretraining.build import FINAL, FirstStep, Pretraining, build, first_step, pretrain
 from electra.pretraining.config import PretrainRunConfig, paper_defaults
 from electra.pretraining.step import show_row
-from electra.progress import clock
 from electra.report import write_report
+from electra.show import clock, table
 from electra.train import engine
 from electra.train.distributed import World
 from electra.train.engine import Engine
@@ -64,7 +64,7 @@ def summary(run: Pretraining, out: Path) -> str:
         "encoder": str(out / FINAL / run.objective.encoder_name),
         "report": write_report(out),
     }
-    return "\n".join(f"  {name:<9} {value}" for name, value in lines.items())
+    return table(lines)
 
 
 def preview(run: Pretraining, first: FirstStep) -> str:
@@ -83,5 +83,4 @@ def preview(run: Pretraining, first: FirstStep) -> str:
         f"{step.tokens / step.seconds:,.0f} tokens/s",
         "whole run": f"about {clock(first.seconds_left)} at the speed of this step, the slowest of all",
     }
-    table = [f"  {name:<11} {value}" for name, value in lines.items()]
-    return "\n".join([*table, *(f"\n{show_row(row)}" for row in first.samples)])
+    return "\n".join([table(lines), *(f"\n{show_row(row)}" for row in first.samples)])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from electra import config, files
 from electra.errors import InputError, import_extra
-from electra.report.page import terminal_table
-from electra.report.runs import ReportError, read_runs
+from electra.report.page import page, terminal_table
+from electra.report.runs import read_runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +16,9 @@ class ReportConfig:
     """One page on a run, or on several laid over one another."""
 
     runs: list[str] = field(default_factory=list)
-    """Run folders; they may also stand alone: electra report RUN [RUN ...]."""
+    """Run folders; the option's name may be left out: electra report RUN [RUN ...]."""
     out: str | None = None
-    """HTML file to write; by default report.html in the run's folder, or here if there are several runs."""
+    """HTML file to write. Default: report.html in the run's folder, or in this folder for several runs."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -27,13 +27,10 @@ def main(arguments: Sequence[str]) -> None:
     if not settings.runs:
         raise InputError("give one or more run folders: electra report RUN [RUN ...] [--out FILE]")
     import_extra("matplotlib", extra="report")
-    # It imports matplotlib, so only now.
-    from electra.report.page import page
-
     folders = [Path(folder) for folder in settings.runs]
     try:
         runs = read_runs(folders)
-    except ReportError as error:
+    except InputError as error:
         raise InputError(f"{error}; 'electra pretrain --out RUN' makes run folders") from error
     out = Path(settings.out) if settings.out else _default_out(folders)
     if not out.parent.is_dir():

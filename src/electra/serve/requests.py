@@ -7,7 +7,6 @@ keyword arguments and returns one result for each text. Its route, its batches, 
 and its first call when the server starts all follow from the entry.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -30,6 +29,7 @@ from electra.prediction.spans import MASK
 from electra.serve.batching import Call
 from electra.serve.errors import ApiError
 from electra.serve.limits import Limits
+from electra.show import did_you_mean
 from electra.tasks.families.similarity import Pooling
 
 MAX_CANDIDATES = 20_000
@@ -79,9 +79,8 @@ class AbilityRequest(BaseModel):
         if not unknown:
             return body
         name = unknown[0][:MAX_NAME].encode(errors="replace").decode()
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        guess = f"did you mean {nearest[0]}?" if nearest else f"expected {', '.join(known)}"
-        raise PydanticCustomError(UNKNOWN, "unknown field {field}; {guess}", {"field": name, "guess": guess})
+        guess = did_you_mean(name, known, cutoff=0.5) or f"; expected {', '.join(known)}"
+        raise PydanticCustomError(UNKNOWN, "unknown field {field}{guess}", {"field": name, "guess": guess})
 
     def columns(self) -> dict[str, list[Any]]:
         """The lists."""

@@ -67,7 +67,7 @@ class EpochLogConfig:
     evaluate_epochs: float = 1.0
     """Epochs between evaluations on held-out examples; the last step is always followed by one."""
     trackers: list[TrackerName] = field(default_factory=list)
-    """Experiment trackers to log to, in addition to metrics.jsonl and TensorBoard files."""
+    """Where else metrics go; with electra[tensorboard] installed, tensorboard is always among them."""
 
     def __post_init__(self) -> None:
         if not self.evaluate_epochs > 0:

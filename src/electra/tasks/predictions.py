@@ -32,6 +32,8 @@ from electra.tasks.families.tagging import TaggingExample
 from electra.tasks.folders import FineTuned
 from electra.tasks.results import write_predictions
 from electra.tasks.task import Task
+from electra.text.sources import without_compression
+from electra.text.tables import read_lines
 
 INPUT, MAIN_SCORE = "input", "main_score"
 """Facts of a fine-tuned model: what it takes, by the keys of --own, and the score that counts."""
@@ -49,7 +51,7 @@ KINDS: Mapping[str, Kind] = {
 }
 """Family -> the word for it in --own.kind."""
 
-_ABOUT_FILES = ("train", "dev", "test", "dev_share")
+_ABOUT_FILES = ("train", "dev", "test", "dev_share", "encoding")
 _OF_ONE_TEXT = ("classification", "multi_label", "regression", "tagging")
 
 
@@ -78,7 +80,7 @@ def load_input(tuned: FineTuned, path: Path, given: OwnTaskConfig) -> Task:
     if not path.is_file():
         raise InputError(f"--input {path}: no such file")
     own, main_score = input_config(tuned, given), str(tuned.facts.get(MAIN_SCORE, ""))
-    if path.suffix != ".txt":
+    if Path(without_compression(path.name)).suffix != ".txt":
         return load_own_file(
             own, path, name=tuned.task, family=tuned.family, main_score=main_score, split=TEST
         )
@@ -90,7 +92,7 @@ def load_input(tuned: FineTuned, path: Path, given: OwnTaskConfig) -> Task:
         )
     examples = [
         _line_example(own.kind, line, number=number, path=path)
-        for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1)
+        for number, line in read_lines(path, encoding=own.encoding)
         if line.strip()
     ]
     if not examples:

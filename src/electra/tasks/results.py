@@ -31,6 +31,7 @@ from typing import Any
 
 from electra import files
 from electra.errors import InputError
+from electra.show import table
 from electra.tasks.config import Size
 from electra.tasks.families.answering import AnswerExample, normalise
 from electra.tasks.families.choice import MultipleChoice
@@ -374,7 +375,7 @@ def score_table(splits: Mapping[str, Any], *, main_score: str) -> str:
             rows.append((split + part, name + mark, *_cells(name, summary)))
         for name, value in entry.get("ensemble", {}).items():
             rows.append((split + part, name, shown(name, value), "", "all seeds' models as one"))
-    return aligned(rows)
+    return table(rows)
 
 
 def _cells(name: str, summary: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -406,7 +407,7 @@ def glue_table(ours: Mapping[str, float | None], *, size: Size, names: Sequence[
         # Of the same tasks in both rows, or the two averages could not be compared.
         rows.append((label, *cells, shown(AVERAGE, _average([values.get(name) for name in counted]))))
     missing = [name for name in names if name not in ours and name not in NOT_AVERAGED]
-    lines = [aligned(rows), f"  average over {', '.join(counted) or 'no task'}"]
+    lines = [table(rows), f"  average over {', '.join(counted) or 'no task'}"]
     if missing:
         lines.append(f"  missing, so this is not the GLUE average: {', '.join(missing)}")
     lines.append(f"  released {size} (++): {RELEASED.format(size=size)}")
@@ -416,15 +417,6 @@ def glue_table(ours: Mapping[str, float | None], *, size: Size, names: Sequence[
 def _average(values: Sequence[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return statistics.fmean(numbers) if numbers and len(numbers) == len(values) else None
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as lines of columns; the first column is flush left."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
 
 
 FINAL = "final"

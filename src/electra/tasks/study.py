@@ -26,6 +26,7 @@ import numpy as np
 
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
+from electra.show import listed
 from electra.tasks import results
 from electra.tasks.batches import TaskTurns, TrainBatches
 from electra.tasks.data import catalogue
@@ -172,14 +173,7 @@ def label_counts(task: Task, examples: Sequence[Any]) -> str:
         f"{name} {counts[number]:,} ({counts[number] / max(1, len(examples)):.0%})"
         for number, name in enumerate(family.labels())
     ]
-    more = f" and {len(shown) - _NUM_LABELS} more" if len(shown) > _NUM_LABELS else ""
-    return ", ".join(shown[:_NUM_LABELS]) + more
-
-
-def as_lines(facts: Sequence[tuple[str, str]]) -> str:
-    """Names in a column of their own."""
-    width = max(len(name) for name, _ in facts)
-    return "\n".join(f"  {name:<{width}}  {value}" for name, value in facts)
+    return listed(shown, most=_NUM_LABELS)
 
 
 def ensemble_obstacle(family: Family[Any]) -> str | None:

@@ -1,10 +1,8 @@
-"""A family and its data -> a task: what is trained on, what is scored, and by which number.
+"""A family and its data -> a task; its examples -> which to train on and which to hold out.
 
-Examples -> which of them to train on and which to hold out, by hash of what they say.
-
-A hash of the content, not of the position, decides: the split is the same however a file is sorted, and
-two copies of a text, whatever their labels, are on the same side. With them on both sides a model would be
-scored on what it learned by heart.
+A hash of the content, not of the position, decides what is held out: the split is the same however a file is
+sorted, and two copies of a text, whatever their labels, are on the same side. On both sides, a model would be
+scored on what it memorised.
 """
 
 from collections import Counter, defaultdict
@@ -21,31 +19,31 @@ TRAIN = "train"
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Labelled data with its kind. Everything was checked when it was read: training cannot trip over it."""
+    """Labelled data and the family that learns it. Everything was checked when it was read."""
 
     name: str
     family: Family[Any]
     splits: Mapping[str, Sequence[Example]]
-    """Examples by split: `train`; what is scored, such as `dev` or `dev_mismatched`; what has no labels, such
-    as `test`. Any of them may be missing."""
+    """Examples by split: `train`; splits to score on, such as `dev` or `dev_mismatched`; splits without
+    labels, such as `test`. Any of them may be missing."""
     unlabelled: frozenset[str] = frozenset()
-    """The splits whose labels are not known: predicted, never scored."""
+    """Splits without labels: predicted, never scored."""
     main_score: str
-    """The score that counts, of those that the family gives."""
+    """The score of the family that counts."""
     epochs: float = 3.0
-    """Times that training goes through `train`, unless the user says otherwise."""
+    """Default number of passes over `train`."""
     max_length: int = 128
-    """Tokens of a row, special ones included, unless the user says otherwise."""
+    """Default row length in tokens, including special tokens."""
     notes: Sequence[str] = field(default_factory=tuple)
-    """What a person should know before training: labels found, classes out of balance, a split made here."""
+    """What a person should know before training: labels, imbalance of classes, a split that was made."""
 
     @property
     def scored_splits(self) -> list[str]:
-        """The splits that tell how good a model is."""
+        """The splits to score on."""
         return [name for name in self.splits if name != TRAIN and name not in self.unlabelled]
 
     def examples(self, split: str) -> Sequence[Example]:
-        """The examples of a split, or which splits there are."""
+        """The examples of a split; an InputError that lists the splits if there is no such split."""
         if split not in self.splits:
             raise InputError(f"task {self.name} has no split {split!r}, only {', '.join(self.splits)}")
         return self.splits[split]
@@ -57,12 +55,12 @@ VALIDATION_SHARE = 0.1
 
 
 def content_key(*texts: str) -> str:
-    """The same for texts that differ in nothing but case and blanks."""
+    """Equal for texts that differ only in case and white space."""
     return "\n".join(" ".join(text.split()).casefold() for text in texts)
 
 
 def class_of(example: Any) -> Hashable:
-    """The class of an example that has exactly one; None for all others, values of a regression included."""
+    """The class of an example that has exactly one; None for all others, such as those of a regression."""
     label = getattr(example, "label", None)
     return label if isinstance(label, int) else None
 
@@ -75,10 +73,10 @@ def held_out(
     share: float = VALIDATION_SHARE,
     stratify: Callable[[ExampleT], Hashable] | None = None,
 ) -> tuple[list[ExampleT], list[ExampleT]]:
-    """(train, validation), both in the given order; examples of equal content stay together.
+    """(train, validation), both in the given order; examples with equal content stay together.
 
-    With `stratify` (such as `class_of`) every class gives its share, at least one content of its own if it
-    has two: the only one is trained on.
+    With `stratify` (such as `class_of`), every class contributes its share: at least one content if it has
+    two or more, and none if it has only one.
     """
     assert 0 < share < 1, share
     contents = [content(example) for example in examples]
@@ -108,10 +106,10 @@ def limit(
     seed: int,
     stratify: Callable[[ExampleT], Hashable] | None = None,
 ) -> list[ExampleT]:
-    """`n` of the examples in the given order, all if there are no more; a larger `n` adds to a smaller one.
+    """`n` of the examples in the given order; a larger `n` includes the examples of a smaller one.
 
-    With `stratify` the classes keep their shares as nearly as whole numbers can, and none is lost as long as
-    `n` is not below their number; then a larger `n` may exchange an example.
+    With `stratify`, classes keep their shares as closely as whole numbers allow, and none is lost unless `n`
+    is below their number; then a larger `n` may replace an example.
     """
     if n < 1:
         raise InputError(f"a limit of {n} examples, expected at least 1")
@@ -129,12 +127,12 @@ def limit(
 
 
 def _most_common(classes: Counter[Hashable]) -> str:
-    """The class of a content that was labelled more than once, whatever the order of the examples."""
+    """The class of a content that occurs with several labels, independent of the order of the examples."""
     return min((-count, repr(name)) for name, count in classes.items())[1]
 
 
 def _shares(counts: dict[str, int], n: int) -> dict[str, int]:
-    """`n` divided in proportion to `counts`, by largest remainder, none empty if that is possible."""
+    """`n` divided in proportion to `counts` by largest remainder, with no share empty if possible."""
     total = sum(counts.values())
     floor = 1 if n >= len(counts) else 0
     exact = {name: n * count / total for name, count in counts.items()}

@@ -1,1 +1,1 @@
-"""Bytes -> documents -> examples -> rows -> batches."""
+"""Files of text and tables -> documents -> examples -> rows of tokens -> batches."""

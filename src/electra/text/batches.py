@@ -1,7 +1,7 @@
-"""Rows -> the global batch of any step, the same whatever the number of processes or workers.
+"""Rows -> the global batch of any step, the same for any number of processes and workers.
 
-Order is not state but a function: an epoch is a permutation computed from (seed, epoch), and the rows of a
-step are the next `batch_size` positions of the endless sequence of epochs. Nothing is stored, nothing is
+The order is not state but a function: an epoch is a permutation computed from (seed, epoch), and the rows of
+a step are the next `batch_size` positions in the endless sequence of epochs. Nothing is stored and nothing is
 replayed: step 1,000,000 costs as much as step 0.
 """
 
@@ -21,7 +21,7 @@ from electra.errors import InputError
 from electra.text.rows import Rows
 
 AHEAD = 4
-"""Batches that are made before they are asked for."""
+"""Number of batches made in advance."""
 
 Item = TypeVar("Item")
 
@@ -32,8 +32,8 @@ _LENGTH_MULTIPLE = 8
 class Permutation:
     """A pseudo-random permutation of 0..size-1 that computes any of its values without a table.
 
-    A Feistel network permutes the next power of four; values beyond `size` are sent through again until they
-    fall below it (cycle walking), which keeps it a permutation of 0..size-1.
+    A Feistel network permutes the numbers below the next power of four. Values of `size` or more go through
+    it again until they fall below (cycle walking), which leaves a permutation of 0..size-1.
     """
 
     def __init__(self, size: int, *, seed: int) -> None:
@@ -57,7 +57,7 @@ class Permutation:
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finalizer of splitmix64: every input bit changes every output bit. Wrapping round is meant."""
+    """The finalizer of splitmix64: every input bit affects every output bit. Overflow is intended."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -74,7 +74,7 @@ class Batch:
 
 
 class Batches:
-    """`batches[step]` is the global batch of a step; `part` gives the slice that one process works on."""
+    """`batches[step]` is the global batch of a step; `part` is the slice of one process."""
 
     def __init__(self, rows: Rows, *, seed: int, batch_size: int) -> None:
         if not len(rows):
@@ -86,7 +86,7 @@ class Batches:
         self.batch_size = batch_size
 
     def row_ids(self, step: int) -> npt.NDArray[np.int64]:
-        """Which rows make up the global batch of a step, in order."""
+        """The rows of the global batch of a step, in order."""
         positions = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         epochs, places = np.divmod(positions, len(self._rows))
         ids = np.empty_like(places)
@@ -99,7 +99,7 @@ class Batches:
         return self.part(step, rank=0, world_size=1)
 
     def part(self, step: int, *, rank: int, world_size: int) -> Batch:
-        """The rows of the global batch that process `rank` of `world_size` works on."""
+        """The part of the global batch that process `rank` of `world_size` works on."""
         if self.batch_size % world_size:
             raise InputError(
                 f"batch_size {self.batch_size} cannot be shared by {world_size} processes: "
@@ -124,13 +124,13 @@ class Batches:
     def prefetch(
         self, start: int = 0, *, rank: int = 0, world_size: int = 1, ahead: int = AHEAD
     ) -> Iterator[tuple[int, Batch]]:
-        """Endless (step, batch) from `start` on, read by a thread that is `ahead` steps in front."""
+        """Endless (step, batch) from `start` on, made by a thread `ahead` steps in advance."""
         parts = ((step, self.part(step, rank=rank, world_size=world_size)) for step in itertools.count(start))
         return made_ahead(parts, ahead=ahead)
 
 
 def made_ahead(items: Iterator[Item], *, ahead: int = AHEAD) -> Iterator[Item]:
-    """The items of an endless iterator, made by a thread that is `ahead` of them in front."""
+    """The items of an endless iterator, made by a thread `ahead` items in advance."""
     ready: queue.Queue[Item | _Failure] = queue.Queue(maxsize=ahead)
     stopped = threading.Event()
 
@@ -161,6 +161,6 @@ def made_ahead(items: Iterator[Item], *, ahead: int = AHEAD) -> Iterator[Item]:
 
 
 class _Failure(NamedTuple):
-    """What the thread met, for who waits for an item."""
+    """An error in the thread, to be raised where the item is awaited."""
 
     error: BaseException

@@ -1,6 +1,6 @@
 """A file, compressed or not -> its bytes in pieces, as far as they can be read.
 
-What breaks off or is damaged gives everything before the damage and a problem that names it.
+A truncated or damaged file yields everything before the damage, and a problem that describes it.
 """
 
 import lzma
@@ -20,7 +20,7 @@ _XZ_MEMORY = 1 << 29
 
 
 def read_pieces(reading: Reading, *, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """The contents of a source, decompressed, in pieces of at least the given size but for the last."""
+    """The decompressed contents of a source, in pieces of at least the given size except for the last."""
     parts: list[bytes] = []
     size = 0
     for part in _contents(reading, min(piece_bytes, _STEP_BYTES[reading.source.compression])):
@@ -34,7 +34,7 @@ def read_pieces(reading: Reading, *, piece_bytes: int = PIECE_BYTES) -> Iterator
 
 
 def _contents(reading: Reading, step_bytes: int) -> Iterator[bytes]:
-    """What can be read, and a problem where that ends too early."""
+    """Everything that can be read, and a problem if it ends too early."""
     source, tally = reading.source, reading.tally
     damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, lzma.LZMAError)
     if source.compression == "zstd":

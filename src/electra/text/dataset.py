@@ -1,11 +1,10 @@
-"""Corpus -> the parts of a dataset: tokenizer, shards of rows, counts, and the manifest that seals them.
+"""A corpus -> a dataset: tokenizer, shards of token rows, counts, and the manifest that seals them.
 
-DATA/manifest.json, tokenizer/, train-*.npy, valid-*.npy, token_counts.npy, quarantine.jsonl
+    DATA/manifest.json, tokenizer/, train-*.npy, valid-*.npy, token_counts.npy, quarantine.jsonl
 
-A corpus and where to put it -> a finished dataset, made, found made, or gone on with.
-
-The folder is made as OUT.partial/data and gets its name in one step when it is whole, so that OUT is a
-complete dataset or is not there. OUT.partial remembers its settings and the files it was begun on.
+The folder is built as OUT.partial/data and gets its name in one step when it is complete, so that OUT is a
+whole dataset or does not exist. OUT.partial records the settings and files it was started with: the same
+command resumes after an interruption.
 """
 
 import os
@@ -25,10 +24,10 @@ from electra.errors import InputError
 from electra.progress import Progress
 from electra.text import tokenizer as tokenizers
 from electra.text.corpus import STDIN, Corpus, open_corpus, vocabulary_sample
-from electra.text.encoding import check_encoding
 from electra.text.quarantine import QUARANTINE, Problem, Quarantine, Tally
 from electra.text.rows import FORMAT_VERSION, KIND, LONGEST_ROW, count_tokens
 from electra.text.shards import TRAIN, VALID, Dealer, ShardSettings, hash_document, write_shards
+from electra.text.tables import Dialect, Quoting
 from electra.text.tokenizer import Tokenizer, TokenizerConfig
 
 _MB = 1e6
@@ -36,54 +35,67 @@ _SHORTEST_ROW = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetConfig:
-    """Everything that determines the bytes of a dataset."""
+class PrepareConfig:
+    """Turn text into a folder with a tokenizer, rows of tokens and a manifest."""
 
     corpus: list[str] = field(default_factory=list)
-    """Files, folders, globs, '-' (standard input), 'builtin' (Python's own documentation) or 'hf:NAME'."""
+    """Text to read: files, folders, globs, '-' (standard input), 'builtin' (Python's documentation) or
+    'hf:NAME' (a Hugging Face dataset). Plain text, CSV, TSV, JSON lines or parquet, also .gz, .xz or .zst."""
+    out: str = ""
+    """Folder to create. If preparation is interrupted, run the same command again to resume."""
     seq_length: int = 128
-    """Longest row in tokens, special tokens included."""
+    """Maximum row length in tokens, including special tokens."""
     tokenizer: str | None = None
-    """Folder, tokenizer.json or vocab.txt to use instead of training one on the corpus."""
-    vocab_size: int = 30522
-    """Tokens in the vocabulary to train, special tokens included."""
-    algorithm: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
-    """Kind of vocabulary to train."""
-    case: Literal["lower", "keep"] = "lower"
-    """What to do with capital letters."""
-    accents: Literal["auto", "strip", "keep"] = "auto"
-    """What to do with accents; auto keeps them where the script needs them."""
-    cjk: Literal["split", "keep"] = "split"
-    """Whether every Chinese character is a word of its own."""
+    """Existing tokenizer (folder, tokenizer.json or vocab.txt). Default: train one on the corpus."""
+    vocab_size: int = TokenizerConfig.vocab_size
+    """Size of the vocabulary to train, including special tokens."""
+    algorithm: Literal["wordpiece", "bpe", "unigram"] = TokenizerConfig.algorithm
+    """Type of vocabulary to train."""
+    case: Literal["lower", "keep"] = TokenizerConfig.case
+    """Convert text to lower case, or keep capital letters."""
+    accents: Literal["auto", "strip", "keep"] = TokenizerConfig.accents
+    """Strip accents or keep them; auto keeps them where the script needs them."""
+    cjk: Literal["split", "keep"] = TokenizerConfig.cjk
+    """Treat every Chinese character as a word of its own (split), or not (keep)."""
     valid_fraction: float = 0.01
-    """Share of documents held out, chosen by their contents."""
+    """Fraction of documents to hold out for evaluation, selected by a hash of their text."""
     duplicates: Literal["drop", "keep"] = "drop"
-    """What to do with documents that are equal to an earlier one."""
+    """Drop or keep documents that are identical to an earlier one."""
     examples: Literal["full_rows", "as_google"] = "full_rows"
-    """full_rows keeps every token; as_google is the original's builder, which cuts long lines."""
+    """How to fill rows: full_rows keeps every token; as_google cuts long lines, as the original does."""
     encoding: str | None = None
-    """Encoding of plain text files; by default it is detected for each file."""
+    """Encoding of the text files. Default: detected for each file."""
     text_field: str = "text"
-    """Field of a JSON or parquet row that holds the document."""
+    """Column or field that contains the text of a CSV, TSV, JSON or parquet row."""
+    delimiter: str | None = None
+    """Character between the values of CSV and TSV files, or 'tab'. Default: taken from each file's header."""
+    quoting: Quoting | None = None
+    """Whether double quotes enclose values (double) or are part of them (none). Default: double, but none
+    between tabs."""
     seed: int = 0
-    """Seed of everything random in the rows."""
+    """Seed for all randomness."""
+    workers: int = len(os.sched_getaffinity(0))
+    """Number of processes that tokenize. Does not affect the result."""
+    max_bad_fraction: float = 0.05
+    """Fraction of the input bytes that may be unreadable or replaced; beyond it, preparation fails."""
 
     def __post_init__(self) -> None:
         if not _SHORTEST_ROW <= self.seq_length <= LONGEST_ROW:
             raise InputError(f"seq_length is {self.seq_length}, expected {_SHORTEST_ROW} to {LONGEST_ROW}")
         if not 0 <= self.valid_fraction < 1:
             raise InputError(f"valid_fraction is {self.valid_fraction}, expected 0 or more and less than 1")
-        if self.encoding is not None:
-            check_encoding(self.encoding)
+        if not 0 <= self.max_bad_fraction <= 1:
+            raise InputError(f"max_bad_fraction is {self.max_bad_fraction}, expected 0 to 1")
+        if self.workers < 1:
+            raise InputError(f"workers is {self.workers}, expected at least 1")
+        _ = self.dialect  # checks its keys
         changed = [key for key, default in asdict(TokenizerConfig()).items() if getattr(self, key) != default]
         if self.tokenizer and changed:
-            raise InputError(
-                f"{', '.join(changed)}: no effect on a given tokenizer; leave out one or the other"
-            )
+            raise InputError(f"{', '.join(changed)}: no effect with --tokenizer; leave out one or the other")
 
     @property
     def vocabulary(self) -> TokenizerConfig:
-        """What to train when no tokenizer is given."""
+        """The tokenizer to train if none is given."""
         return TokenizerConfig(
             algorithm=self.algorithm,
             vocab_size=self.vocab_size,
@@ -92,10 +104,101 @@ class DatasetConfig:
             cjk=self.cjk,
         )
 
+    @property
+    def dialect(self) -> Dialect:
+        """How the files of the corpus are read."""
+        return Dialect(encoding=self.encoding, delimiter=self.delimiter, quoting=self.quoting)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The values that determine the bytes of the dataset."""
+        return {key: value for key, value in asdict(self).items() if key in _SETTINGS}
+
+
+_SETTINGS = {field.name for field in fields(PrepareConfig)} - {"out", "workers", "max_bad_fraction"}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
-    """The shards of a corpus and what was met on the way."""
+class Prepared:
+    """A finished dataset, and what it took to make it."""
+
+    path: Path
+    documents: int
+    """Documents to train on; those held out are counted in the manifest."""
+    rows: int
+    """Rows to train on."""
+    tokens: int
+    """Tokens to train on."""
+    manifest: dict[str, Any] = field(repr=False)
+    vocabulary_seconds: float = 0.0
+    rows_seconds: float = 0.0
+    """0 if the dataset was there already."""
+    shards_found: int = 0
+    """Shards that an interrupted run had finished."""
+    problems: tuple[Problem, ...] = ()
+    """The first few problems; all are in quarantine.jsonl."""
+
+
+def prepare(config: PrepareConfig) -> Prepared:
+    """Make the dataset `config.out`, resume making it, or find it finished."""
+    if not config.corpus or not config.out:
+        raise InputError("give --corpus PATH [PATH ...] and --out DIR (see 'electra prepare --help')")
+    out = Path(config.out)
+    corpus = open_corpus(config.corpus, text_field=config.text_field, dialect=config.dialect)
+    plan = {"config": config.settings, "corpus": corpus.fingerprint}
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        return _prepared(out, _finished_before(out, plan))
+    if config.tokenizer:
+        # An unusable one is refused before anything is written.
+        tokenizers.load(config.tokenizer)
+    unfinished = out.with_name(f"{out.name}.partial")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    with files.locked(unfinished / "lock", busy=f"another process is already preparing {out}"):
+        data, work = _begin(unfinished, plan)
+        try:
+            prepared = _make(config, corpus, plan, data=data, work=work)
+        except InputError:
+            if not _num_receipts(work) and not _has_quarantine(data):
+                shutil.rmtree(unfinished)
+            raise
+        except KeyboardInterrupt as interruption:
+            raise KeyboardInterrupt(
+                f"{_num_receipts(work)} finished shards are kept in {unfinished}; run the same command again "
+                "to resume"
+            ) from interruption
+        data.rename(out)
+        files.fsync(out.parent)
+        shutil.rmtree(unfinished)
+    return prepared
+
+
+def _make(config: PrepareConfig, corpus: Corpus, plan: dict[str, Any], *, data: Path, work: Path) -> Prepared:
+    shards_found = _num_receipts(work)
+    corpus = corpus.spooled(work / "spool", workers=config.workers)
+    assembly = _Assembly(config=config, corpus=corpus, data=data, work=work)
+    begun = time.monotonic()
+    tokenizer = assembly.tokenizer()
+    trained = time.monotonic()
+    written = assembly.write_rows(tokenizer)
+    assembly.seal(tokenizer, written, plan)
+    return _prepared(
+        Path(config.out),
+        files.read_manifest(data, kind=KIND),
+        vocabulary_seconds=trained - begun,
+        rows_seconds=time.monotonic() - trained,
+        shards_found=shards_found,
+        problems=tuple(written.quarantine.first),
+    )
+
+
+def _prepared(path: Path, manifest: dict[str, Any], **facts: Any) -> Prepared:
+    train = {key: manifest["splits"][TRAIN][key] for key in ("documents", "rows", "tokens")}
+    return Prepared(path=path, manifest=manifest, **train, **facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    """The shards of a corpus, and what was found on the way."""
 
     receipts: list[dict[str, Any]]
     tally: Tally
@@ -104,23 +207,16 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assembly:
+class _Assembly:
     """Makes the parts of one dataset in `data`; what is needed only meanwhile is kept in `work`."""
 
-    config: DatasetConfig
+    config: PrepareConfig
     corpus: Corpus
     data: Path
     work: Path
-    workers: int
-    max_bad_fraction: float
-
-    @property
-    def receipts(self) -> Path:
-        """Where finished shards are recorded."""
-        return self.work / "receipts"
 
     def tokenizer(self) -> Tokenizer:
-        """The given tokenizer, the one that an interrupted run has trained, or a new one."""
+        """The given tokenizer, the one that an interrupted run trained, or a new one."""
         folder = self.data / "tokenizer"
         # Standard input may be another one this time.
         if self.config.tokenizer is None and folder.exists() and STDIN not in self.config.corpus:
@@ -138,7 +234,7 @@ class Assembly:
         return tokenizer
 
     def _sample(self) -> list[str]:
-        """Read everything once for text to train on; problems show before the long work."""
+        """Read everything once for text to train on; problems are reported before the long work."""
         dealer = Dealer(valid_fraction=self.config.valid_fraction, duplicates="keep", folder=self.work)
         tally = Tally()
         with self._reading("vocabulary sample") as (quarantine, progress):
@@ -151,17 +247,17 @@ class Assembly:
                         yield document_hash, document
 
             sample = vocabulary_sample(hashed())
-        quarantine.check(tally, max_bad_fraction=self.max_bad_fraction)
+        quarantine.check(tally, max_bad_fraction=self.config.max_bad_fraction)
         if not sample:
             raise InputError(f"the corpus has no text to train on: {tally.documents} documents were read")
         return sample
 
-    def write_rows(self, tokenizer: Tokenizer) -> Written:
+    def write_rows(self, tokenizer: Tokenizer) -> _Written:
         """Turn every document into rows, in shards."""
         config = self.config
         settings = ShardSettings(
             folder=self.data,
-            receipts=self.receipts,
+            receipts=self.work / "receipts",
             tokenizer=self.data / "tokenizer",
             tokenizer_hash=tokenizer.content_hash,
             seq_length=config.seq_length,
@@ -174,11 +270,11 @@ class Assembly:
             receipts = write_shards(
                 dealer.blocks(self.corpus.documents(tally, quarantine), lambda: tally.source_bytes),
                 settings,
-                workers=self.workers,
+                workers=config.workers,
                 on_finished=lambda block: progress.update(block.source_bytes / _MB),
             )
-        quarantine.check(tally, max_bad_fraction=self.max_bad_fraction)
-        return Written(
+        quarantine.check(tally, max_bad_fraction=self.config.max_bad_fraction)
+        return _Written(
             receipts=receipts, tally=tally, quarantine=quarantine, num_duplicates=dealer.num_duplicates
         )
 
@@ -191,7 +287,7 @@ class Assembly:
         ):
             yield quarantine, progress
 
-    def seal(self, tokenizer: Tokenizer, written: Written, facts: dict[str, Any]) -> None:
+    def seal(self, tokenizer: Tokenizer, written: _Written, facts: dict[str, Any]) -> None:
         """Count, and write the manifest last."""
         splits = {split: _split_facts(written.receipts, split) for split in (TRAIN, VALID)}
         if not splits[TRAIN]["tokens"]:
@@ -235,7 +331,7 @@ class Assembly:
         files.write_manifest(self.data, content)
 
     def _remove_strays(self, names: list[str]) -> None:
-        """Files of an interrupted write, and shards of standard input that was longer the first time."""
+        """Remove files of an interrupted write, and shards of a standard input that was longer then."""
         for path in self.data.iterdir():
             shard = path.name.partition(".")[0]
             is_shard = shard.startswith((f"{TRAIN}-", f"{VALID}-"))
@@ -250,78 +346,6 @@ def _split_facts(receipts: list[dict[str, Any]], split: str) -> dict[str, Any]:
     return {**sums, "shards": names}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A dataset, and what making it took: the only facts that differ from run to run."""
-
-    folder: Path
-    manifest: dict[str, Any]
-    vocabulary_seconds: float = 0.0
-    rows_seconds: float = 0.0
-    shards_found: int = 0
-    problems: tuple[Problem, ...] = ()
-
-
-def prepare(config: DatasetConfig, out: Path, *, workers: int, max_bad_fraction: float) -> Prepared:
-    """Make the dataset `out`, or go on making it, or find it made."""
-    corpus = open_corpus(config.corpus, encoding=config.encoding, text_field=config.text_field)
-    plan = {"config": _settings(config), "corpus": corpus.fingerprint}
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        return Prepared(folder=out, manifest=_made_before(out, plan))
-    if config.tokenizer:
-        # An unusable one is refused before anything is written.
-        tokenizers.load(config.tokenizer)
-    unfinished = out.with_name(f"{out.name}.partial")
-    unfinished.mkdir(parents=True, exist_ok=True)
-    with files.locked(unfinished / "lock", busy=f"another process is already preparing {out}"):
-        data, work = _begin(unfinished, plan)
-        try:
-            assembly = Assembly(
-                config=config,
-                corpus=corpus.spooled(work / "spool", workers=workers),
-                data=data,
-                work=work,
-                workers=workers,
-                max_bad_fraction=max_bad_fraction,
-            )
-            prepared = _run(assembly, out, plan)
-        except InputError:
-            if not _num_receipts(work) and not _has_quarantine(data):
-                shutil.rmtree(unfinished)
-            raise
-        except KeyboardInterrupt as interruption:
-            raise KeyboardInterrupt(
-                f"{_num_receipts(work)} finished shards are kept in {unfinished}; "
-                "run the same command again to go on"
-            ) from interruption
-        data.rename(out)
-        files.fsync(out.parent)
-        shutil.rmtree(unfinished)
-    return prepared
-
-
-def _run(assembly: Assembly, out: Path, plan: dict[str, Any]) -> Prepared:
-    shards_found = _num_receipts(assembly.work)
-    begun = time.monotonic()
-    tokenizer = assembly.tokenizer()
-    trained = time.monotonic()
-    written = assembly.write_rows(tokenizer)
-    assembly.seal(tokenizer, written, plan)
-    return Prepared(
-        folder=out,
-        manifest=files.read_manifest(assembly.data, kind=KIND),
-        vocabulary_seconds=trained - begun,
-        rows_seconds=time.monotonic() - trained,
-        shards_found=shards_found,
-        problems=tuple(written.quarantine.first),
-    )
-
-
-def _settings(config: DatasetConfig) -> dict[str, Any]:
-    """The values that determine the dataset; a command's config has more, such as where to put it."""
-    return {key.name: getattr(config, key.name) for key in fields(DatasetConfig)}
-
-
 def _num_receipts(work: Path) -> int:
     return len(list((work / "receipts").glob("*.json")))
 
@@ -332,7 +356,7 @@ def _has_quarantine(data: Path) -> bool:
 
 
 def _begin(unfinished: Path, plan: dict[str, Any]) -> tuple[Path, Path]:
-    """Go on with what was begun with the same settings on the same files, or begin."""
+    """Resume what was begun with the same settings and files, or begin."""
     data, work = unfinished / "data", unfinished / "work"
     plan_file = work / "plan.json"
     if plan_file.exists() and (difference := _difference(files.read_json(plan_file), plan)):
@@ -340,7 +364,7 @@ def _begin(unfinished: Path, plan: dict[str, Any]) -> tuple[Path, Path]:
             raise InputError(
                 f"{unfinished} was begun before, {difference}: choose another --out or delete it"
             )
-        # Nothing of value was made yet, such as when the first try met a mistake in the corpus.
+        # Nothing of value was made yet, such as when the first attempt failed on a mistake in the corpus.
         for folder in (data, work):
             shutil.rmtree(folder, ignore_errors=True)
     for folder in (data, work / "receipts"):
@@ -349,7 +373,7 @@ def _begin(unfinished: Path, plan: dict[str, Any]) -> tuple[Path, Path]:
     return data, work
 
 
-def _made_before(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
+def _finished_before(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
     """The manifest of `out` if it was made with the same settings from the same files."""
     if not out.is_dir() or not (out / files.MANIFEST).exists():
         raise InputError(f"{out} exists and is not a dataset: choose another --out")
@@ -368,31 +392,3 @@ def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
     if changed := [key for key in now if before.get(key) != now[key]]:
         return "with " + ", ".join(f"{key} {before.get(key)!r}, now {now[key]!r}" for key in changed)
     return "" if old["corpus"] == new["corpus"] else "and the files of the corpus have changed since"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrepareConfig(DatasetConfig):
-    """A corpus, how to turn it into rows of tokens, and where to put them."""
-
-    out: str | None = None
-    """Folder to create. Run the same command again to resume after an interruption."""
-    workers: int = len(os.sched_getaffinity(0))
-    """Number of processes; the result does not depend on it."""
-    max_bad_fraction: float = 0.05
-    """Largest share of the input's bytes that may be unreadable or replaced; more is an error."""
-    verify: str | None = None
-    """Folder to check instead: compares every file with its checksum in the manifest."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.max_bad_fraction <= 1:
-            raise InputError(f"max_bad_fraction is {self.max_bad_fraction}, expected 0 to 1")
-        if self.workers < 1:
-            raise InputError(f"workers is {self.workers}, expected at least 1")
-
-
-def prepare_folder(config: PrepareConfig) -> Prepared:
-    """Make the dataset that a config describes, or find it made."""
-    if not config.corpus or not config.out:
-        raise InputError("give --corpus PATH [PATH ...] and --out DIR (see 'electra prepare --help')")
-    return prepare(config, Path(config.out), workers=config.workers, max_bad_fraction=config.max_bad_fraction)

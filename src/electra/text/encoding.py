@@ -1,21 +1,26 @@
-"""A sample of bytes -> the encoding they are text in, or the reason why they are no text.
+"""The bytes of a file -> its text, in the encoding that the bytes themselves tell.
 
-UTF-8 wins wherever the bytes allow it, also with some bad bytes among them. Old encodings are told apart by
-the characters that are frequent in what people write in them, and beyond these few by charset-normalizer.
-
-Bytes in pieces of any size -> text without NULs and byte order marks, and the number of bytes replaced.
-
-The encoding need not be known: it is told from the first bytes that say something about it, so a long
-English beginning or one stray byte in it does not decide how the rest is read.
+`read_text` is how every text file is opened: decompressed, its encoding detected, decoded piece by piece.
+`detect` prefers UTF-8 wherever the bytes allow it, even with some bad bytes among them. Older encodings are
+told apart by the characters that are frequent in what people write in them, and failing that by
+charset-normalizer. `Decoder` decides on the first bytes that are evidence, so neither a long English
+beginning nor one stray byte in it determines how the rest is read.
 """
 
 import codecs
+import io
 import re
 import threading
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import charset_normalizer
 
 from electra.errors import InputError
+from electra.text.compression import PIECE_BYTES, read_pieces
+from electra.text.quarantine import Reading
+
+Piece = TypeVar("Piece", str, bytes)
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -26,7 +31,7 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 STATEFUL = frozenset({"utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "iso2022_jp_ext"})
-"""What `detect` gives beside supersets of ASCII: bytes that cannot be decoded from the middle on."""
+"""Encodings that `detect` may return and that cannot be decoded starting in the middle."""
 _NOT_FOR_FILES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
 _ASCII = bytes(range(128))
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\v\f\r\b\x1a\x1b"})
@@ -89,11 +94,11 @@ _CONFIDENT = 0.55
 
 
 class NotTextError(ValueError):
-    """The bytes are no text, or text in an encoding that nobody can tell."""
+    """The bytes are not text, or their encoding was not recognised."""
 
 
 def check_encoding(name: str) -> str:
-    """Python's name of an encoding, or an error if there is none or if files are not written in it."""
+    """Python's name for an encoding; an InputError if Python has none or files are not written in it."""
     try:
         b"text".decode(name, "replace")
         known = codecs.lookup(name).name
@@ -107,7 +112,7 @@ def check_encoding(name: str) -> str:
 
 
 def num_non_ascii(data: bytes) -> int:
-    """How many bytes are not ASCII: what a guess can rest on."""
+    """Number of non-ASCII bytes: the evidence for a guess."""
     return 0 if data.isascii() else len(data.translate(None, _ASCII))
 
 
@@ -132,7 +137,7 @@ def detect(sample: bytes) -> str:
         return encoding
     if non_ascii < _FEW and non_ascii * 10 < len(sample):
         return "utf-8"
-    raise NotTextError("its encoding was not recognised: give --encoding")
+    raise NotTextError("its encoding was not recognised: give --encoding (for a task: --own.encoding)")
 
 
 def check_text(sample: bytes) -> None:
@@ -199,7 +204,9 @@ def _charset_normalizer(telling: bytes) -> str | None:
 SAMPLE_BYTES = 1 << 20
 _WITH_MARK = {"utf-16": codecs.BOM_UTF16_BE, "utf-32": codecs.BOM_UTF32_BE}
 _ENOUGH = 64
-"""Non-ASCII bytes that an encoding is settled on for the rest of the file."""
+"""Non-ASCII bytes after which the encoding is settled for the rest of the file."""
+_BAD = "\udcff"
+"""Marks an undecodable byte in exact text: half a surrogate pair, which no valid file can contain."""
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:
@@ -208,29 +215,40 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     return "\ufffd", error.end
 
 
-# Codecs know their error handlers by name only, so what they replace is counted beside them.
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    return _BAD, _replace(error)[1]
+
+
+# Codecs know their error handlers only by name, so replacements are counted outside of them.
 _replaced = threading.local()
-codecs.register_error("electra.count", _replace)
+codecs.register_error("electra.replace", _replace)
+codecs.register_error("electra.mark", _mark)
 
 
 def decode_utf8(data: bytes) -> tuple[str, int]:
-    """A text that is given whole, and how many of its bytes were replaced or removed."""
+    """Text stored as UTF-8, and the number of bytes that were replaced or removed."""
     _replaced.bytes = data.count(0)
-    text = data.replace(b"\0", b"").decode("utf-8", "electra.count")
+    text = data.replace(b"\0", b"").decode("utf-8", "electra.replace")
     return without_marks(text), _replaced.bytes
 
 
 def without_marks(text: str) -> str:
-    """A byte order mark is no text wherever it stands: files with one each get concatenated."""
+    """The text without byte order marks, which also occur inside a file: people concatenate files."""
     return text.replace("\ufeff", "") if "\ufeff" in text else text
 
 
 class Decoder:
-    """Decodes one file. The result does not depend on how it is cut into pieces."""
+    """Decodes one file. The result does not depend on how it is cut into pieces.
 
-    def __init__(self, encoding: str | None) -> None:
+    Bad bytes become U+FFFD, and NULs and byte order marks are dropped. With `exact`, text comes as it stands,
+    without its leading byte order mark, and every bad byte is marked for `read_text` to report.
+    """
+
+    def __init__(self, encoding: str | None, *, exact: bool = False) -> None:
         self.encoding = encoding and check_encoding(encoding)
         self.replaced_bytes = 0
+        self._exact = exact
+        self._at_start = True
         self._stream: codecs.IncrementalDecoder | None = None
         self._held = bytearray()
         self._has_nuls = False
@@ -239,12 +257,12 @@ class Decoder:
     def decode(self, data: bytes, *, final: bool = False) -> str:
         """The text of the next bytes, as far as it is certain. NotTextError comes before any text."""
         texts = []
-        # Searched in the bytes: in text with wide characters, where zeros abound, it would take long.
+        # Searched in the bytes: searching text with wide characters, full of zero bytes, takes long.
         self._has_nuls = self._has_nuls or b"\0" in data
         if self._stream is None:
             self._held += data
             data = b""
-            # One byte more than a sample: only then it is known that the sample is not the whole file.
+            # One byte more than a sample: only then is it known that the sample is not the whole file.
             while self._stream is None and self._held and (final or len(self._held) > SAMPLE_BYTES):
                 texts.append(self._next_sample(bytes(self._held[:SAMPLE_BYTES])))
             if self._stream is not None:
@@ -253,6 +271,15 @@ class Decoder:
         if self._stream is not None:
             texts.append(self._decoded(self._stream, data, final=final))
         text = "".join(texts)
+        return self._without_first_mark(text) if self._exact else self._cleaned(text)
+
+    def _without_first_mark(self, text: str) -> str:
+        if text and self._at_start:
+            self._at_start = False
+            return text.removeprefix("\ufeff")
+        return text
+
+    def _cleaned(self, text: str) -> str:
         if self._has_nuls:
             self.replaced_bytes += text.count("\0")
             text = text.replace("\0", "")
@@ -262,10 +289,10 @@ class Decoder:
         assert self.encoding is not None
         encoding = self.encoding
         if encoding in _WITH_MARK:
-            # Python refuses them without a mark, which is what makes people name an encoding.
+            # Python refuses them without a mark, which is why people name an encoding.
             encoding += "-be" if sample.startswith(_WITH_MARK[encoding]) else "-le"
         check_text(sample.decode(encoding, "replace").encode("utf-8", "replace"))
-        self._stream = _incremental(encoding)
+        self._stream = self._incremental(encoding)
         return ""
 
     def _first_sample(self, sample: bytes) -> str:
@@ -283,14 +310,17 @@ class Decoder:
         return self._settled_or_alone(sample, encoding)
 
     def _settled_or_alone(self, sample: bytes, encoding: str) -> str:
-        """Settle the encoding, or decode the sample up to its last word end if it is poor evidence."""
+        """Settle the encoding, or if the evidence is poor decode only the sample, up to its last word end."""
         end = max(sample.rfind(b"\n"), sample.rfind(b" ")) + 1
         is_last = len(sample) == len(self._held)
         if is_last or not end or encoding in STATEFUL or num_non_ascii(sample) >= _ENOUGH:
-            self._stream = _incremental(encoding)
+            self._stream = self._incremental(encoding)
             return ""
         del self._held[:end]
-        return self._decoded(_incremental(encoding), sample[:end], final=True)
+        return self._decoded(self._incremental(encoding), sample[:end], final=True)
+
+    def _incremental(self, encoding: str) -> codecs.IncrementalDecoder:
+        return codecs.getincrementaldecoder(encoding)("electra.mark" if self._exact else "electra.replace")
 
     def _decoded(self, stream: codecs.IncrementalDecoder, data: bytes, *, final: bool) -> str:
         _replaced.bytes = 0
@@ -299,5 +329,41 @@ class Decoder:
         return text
 
 
-def _incremental(encoding: str) -> codecs.IncrementalDecoder:
-    return codecs.getincrementaldecoder(encoding)("electra.count")
+def read_text(
+    reading: Reading, *, encoding: str | None = None, piece_bytes: int = PIECE_BYTES
+) -> Iterator[str]:
+    """The text of a file in pieces, with its line ends; only a problem if the file is not text."""
+    decoder = Decoder(encoding, exact=reading.exact)
+    line = 1
+    try:
+        for piece, final in _with_end(read_pieces(reading, piece_bytes=piece_bytes), end=b""):
+            text = decoder.decode(piece, final=final)
+            if reading.exact:
+                if (bad := text.find(_BAD)) >= 0:
+                    reason = f"a byte that is not {decoder.encoding}: correct it, or name the file's encoding"
+                    reading.problem(reason, line=line + text.count("\n", 0, bad))
+                line += text.count("\n")
+            yield text
+    except NotTextError as error:
+        reading.problem(str(error), lost=reading.source.bytes)
+        return
+    finally:
+        reading.tally.replaced_bytes += decoder.replaced_bytes
+    encodings = reading.tally.encodings
+    if decoder.encoding is not None:
+        encodings[decoder.encoding] = encodings.get(decoder.encoding, 0) + 1
+
+
+def with_unix_line_ends(pieces: Iterable[str]) -> Iterator[str]:
+    """The same text with "\\n" line ends, whatever the pieces."""
+    line_ends = io.IncrementalNewlineDecoder(decoder=None, translate=True)
+    has_returns = False
+    for piece, final in _with_end(pieces, end=""):
+        has_returns = has_returns or "\r" in piece
+        yield line_ends.decode(piece, final) if has_returns else piece
+
+
+def _with_end(pieces: Iterable[Piece], end: Piece) -> Iterator[tuple[Piece, bool]]:
+    for piece in pieces:
+        yield piece, False
+    yield end, True

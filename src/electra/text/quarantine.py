@@ -1,8 +1,8 @@
-"""What cannot be read -> problems with file, line and reason; what can -> counters.
+"""What cannot be read -> problems with file, line and reason; what can be read -> counters.
 
-Nothing is left out silently: every byte of the input is in a document, in a counter or in a problem.
-
-What could not be read -> a JSON line each, a sum, and an error if it is too much.
+Nothing is left out silently: every byte of the input is in a document, in a counter or in a problem. Whoever
+starts a `Reading` decides what a problem is: `prepare` writes it to quarantine.jsonl and goes on with the
+next row, up to a limit; a task's data is refused at the first one (`strict_reading`).
 """
 
 import json
@@ -17,50 +17,61 @@ from electra.text.sources import Source
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A file, or one row of it, that could not be used, and why."""
+    """Why a file, or one row of it, could not be used."""
 
     file: str
     reason: str
     line: int | None = None
-    """Line or row, counted from 1; None if the file as a whole is meant."""
+    """Line or row, counted from 1; None for the file as a whole."""
     bytes: int = 0
-    """Input bytes that are missing from the documents because of it."""
+    """Input bytes that were lost."""
 
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counters that grow while documents are read."""
+    """Counters that grow while files are read."""
 
     source_bytes: int = 0
-    """Bytes consumed on disk, for progress: a finished source has added its whole size."""
+    """Bytes consumed on disk, for progress. A finished source has added its whole size."""
     text_bytes: int = 0
-    """UTF-8 bytes of the documents given."""
+    """UTF-8 bytes of the documents."""
     replaced_bytes: int = 0
-    """Input bytes that became U+FFFD, and NULs that were removed; a bad JSON escape counts its six."""
+    """Input bytes that became U+FFFD and NULs that were removed; a bad JSON escape counts as six."""
     documents: int = 0
     documents_split: int = 0
-    """Documents above the limit, each given as several."""
+    """Documents above the length limit, each delivered in parts."""
     bad_rows: int = 0
     encodings: dict[str, int] = field(default_factory=dict)
-    """Number of text and JSON files by the encoding they were read in."""
+    """Number of text files by the encoding they were read in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """One source on its way to documents, with the places where its counts and its problems go."""
+    """One source being read, and where its counts and problems go."""
 
     source: Source
     tally: Tally
     quarantine: Callable[[Problem], None]
+    exact: bool = False
+    """Deliver text as it stands: a byte that is no character is a problem instead of U+FFFD."""
 
     def problem(self, reason: str, *, line: int | None = None, lost: int = 0) -> None:
         """Record what is wrong with the file or with one line of it."""
         self.quarantine(Problem(file=self.source.name, reason=reason, line=line, bytes=lost))
 
     def bad_row(self, reason: str, *, line: int, lost: int = 0) -> None:
-        """Record one row that gives no document."""
+        """Record one row that cannot be used."""
         self.tally.bad_rows += 1
         self.problem(reason, line=line, lost=lost)
+
+
+def strict_reading(source: Source) -> Reading:
+    """A reading in which the first problem is an InputError."""
+
+    def refuse(problem: Problem) -> None:
+        raise InputError(describe(problem))
+
+    return Reading(source=source, tally=Tally(), quarantine=refuse, exact=True)
 
 
 QUARANTINE = "quarantine.jsonl"
@@ -68,7 +79,7 @@ _NUM_SHOWN = 3
 
 
 class Quarantine:
-    """Writes down every problem and keeps the first few to show."""
+    """Writes every problem to a file and keeps the first few to show."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -96,7 +107,7 @@ class Quarantine:
             self.first.append(problem)
 
     def check(self, tally: Tally, *, max_bad_fraction: float) -> None:
-        """Stop if more of the input was lost or replaced than the user accepts."""
+        """Raise if more of the input was lost or replaced than the user accepts."""
         bad = tally.replaced_bytes + self.lost_bytes
         share = bad / max(1, tally.text_bytes + self.lost_bytes)
         if share > max_bad_fraction:

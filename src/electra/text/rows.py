@@ -1,13 +1,12 @@
-"""The token lines of a document -> examples: pairs of segments that fit a row.
+"""The token lines of a document -> examples -> rows on disk -> rows in memory.
 
-Two builders answer the same protocol. `FullRows` keeps every token: a line that does not fit is split and
-goes on in the next example. `AsGoogle` is the original's builder, which cuts what does not fit; it consumes
-random numbers in the original's order, so that a seed gives the original's examples.
+An example is a pair of segments that fits a row. Two builders share one protocol: `FullRows` keeps every
+token and continues a line that does not fit in the next example; `AsGoogle` is the original's builder, which
+cuts what does not fit. It draws random numbers in the original's order, so that a seed gives the original's
+examples.
 
-Examples -> rows on disk -> rows in memory.
-
-A row is `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` as token ids, without padding. A shard holds
-rows end to end in three NumPy files, which are mapped into memory and never unpickled:
+A row is `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]` as token ids, without padding. A shard stores
+rows end to end in three NumPy files, which are memory-mapped and never unpickled:
 
     train-00000.ids.npy       uint16 or uint32, all rows of the shard end to end
     train-00000.offsets.npy   uint32, where each row starts, and the total at the end
@@ -35,16 +34,16 @@ Example = tuple[Ids, Ids]
 """The first and the second segment, without special tokens; the second may be empty."""
 
 SINGLE_SEGMENT_PROB = 0.1
-"""As in classification tasks, some inputs have one segment only."""
+"""Some examples have only one segment, as the inputs of many classification tasks."""
 RANDOM_LENGTH_PROB = 0.05
-"""Some examples are shorter, so that the model meets short inputs at full positions of a batch."""
+"""Some examples are shorter, so that the model sees short inputs, too."""
 SHORTEST_TARGET = 5
 SHORTEST_SPLIT_LINE = 32
 """A line of fewer tokens, such as a heading, is not cut in two to make a second segment."""
 
 
 class Builder(Protocol):
-    """What turns documents into examples; called in corpus order within one shard."""
+    """Turns documents into examples; called in corpus order within one shard."""
 
     def examples(
         self, ids: Ids, line_lengths: npt.NDArray[np.int64], *, document_hash: int
@@ -63,7 +62,7 @@ class FullRows:
         self, ids: Ids, line_lengths: npt.NDArray[np.int64], *, document_hash: int
     ) -> Iterator[Example]:
         """Cut the document into rows as full as their target length allows."""
-        # A generator per document: adding text elsewhere never changes this document's examples.
+        # One generator per document, so that adding text elsewhere never changes this document's examples.
         rng = seeds.python_random(self._seed, "examples", document_hash)
         line_ends = np.cumsum(line_lengths).tolist()
         start = 0
@@ -82,7 +81,7 @@ class FullRows:
 
 
 def _middle(line_ends: list[int], start: int, stop: int) -> int:
-    """Where the second segment of these tokens begins: at the line end nearest the middle, else there."""
+    """Where the second segment begins: at the line end nearest to the middle, else in the middle."""
     middle = (start + stop + 1) // 2
     after = bisect_left(line_ends, middle)
     # Only a line end in the middle half makes two segments of comparable length.
@@ -94,7 +93,7 @@ def _middle(line_ends: list[int], start: int, stop: int) -> int:
 
 
 class AsGoogle:
-    """The original's example builder. State goes on from document to document, as there."""
+    """The original's example builder. As there, state carries over from document to document."""
 
     def __init__(self, seq_length: int, *, rng: random.Random) -> None:
         self._seq_length = seq_length
@@ -160,7 +159,7 @@ class Row:
 def write_shard(
     folder: Path, name: str, examples: Iterable[Example], *, cls_id: int, sep_id: int, vocab_size: int
 ) -> tuple[int, int]:
-    """Store examples as the rows of one shard; returns the numbers of rows and of tokens."""
+    """Store examples as the rows of one shard. Returns the numbers of rows and of tokens."""
     cls, sep = np.array([cls_id], np.uint32), np.array([sep_id], np.uint32)
     pieces: list[npt.NDArray[np.uint32]] = []
     lengths, segments = [0], []
@@ -192,7 +191,7 @@ def count_tokens(folder: Path, names: Iterable[str], *, vocab_size: int) -> npt.
 
 
 class Rows:
-    """The rows of one split of a dataset, by number; files are mapped when first used."""
+    """The rows of one split of a dataset, by number. Files are mapped when first used."""
 
     def __init__(self, folder: Path, split: str = "train") -> None:
         manifest = read_manifest(folder, kind=KIND)

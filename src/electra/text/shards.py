@@ -1,14 +1,9 @@
-"""Documents -> hashes -> which of them were met before, in bounded memory.
+"""Documents -> blocks without duplicates -> shards of rows, written in parallel.
 
-Sorted runs of hashes, merged as they grow (a log-structured set): eight bytes a document, and runs above a
-bound live in files that are mapped, not loaded. Among ten million documents two different ones share a 64-bit
-hash with a probability of three in a million.
-
-Documents -> blocks -> shards of rows, in parallel, each finished shard kept when the program is killed.
-
-The reading process hashes, drops duplicates and deals documents into blocks; a worker turns a block into a
-shard. Blocks depend only on the documents, so the shards are the same whatever the number of workers. A shard
-is finished when its receipt is written, and is not made again if its block is the same.
+The reading process hashes the documents, drops duplicates and deals them into blocks; a worker turns a block
+into a shard. Blocks depend only on the documents, so the shards are the same for any number of workers. A
+shard is finished when its receipt is written; a finished shard survives a kill and is not made again as long
+as its block is the same.
 """
 
 import hashlib
@@ -37,12 +32,17 @@ _LARGEST_RUN_IN_MEMORY = 1 << 21
 
 
 def hash_document(document: str) -> int:
-    """64 bits of a document's contents: they find duplicates and choose what is held out."""
+    """64 bits of a document's contents, which identify duplicates and select what is held out."""
     return int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "little")
 
 
 class SeenHashes:
-    """A growing set of 64-bit hashes, asked and extended in batches."""
+    """A growing set of 64-bit hashes in bounded memory, queried and extended in batches.
+
+    Sorted runs of hashes are merged as they grow (a log-structured set): eight bytes per document, and long
+    runs live in memory-mapped files. Among ten million documents, two different ones share a hash with a
+    probability of three in a million.
+    """
 
     def __init__(self, folder: Path, *, largest_run_in_memory: int = _LARGEST_RUN_IN_MEMORY) -> None:
         self._folder = folder
@@ -51,7 +51,7 @@ class SeenHashes:
         self._num_files = 0
 
     def first_time(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """True where a hash is neither known nor earlier in this batch; the batch is known afterwards."""
+        """True where a hash is neither known nor earlier in this batch. Adds the batch."""
         distinct, first_places = np.unique(hashes, return_index=True)
         known = np.zeros(len(distinct), np.bool_)
         for run in self._runs:
@@ -65,7 +65,7 @@ class SeenHashes:
 
     def _add(self, run: Hashes) -> None:
         # Merging only runs of comparable size moves each hash a logarithmic number of times. A run in a file
-        # is not merged again: that would take its size in memory.
+        # is not merged again, as that would need its size in memory.
         while self._runs and len(self._runs[-1]) <= min(2 * len(run), self._largest_run_in_memory):
             run = np.sort(np.concatenate([self._runs.pop(), run]))
         self._runs.append(self._in_file(run) if len(run) > self._largest_run_in_memory else run)
@@ -75,7 +75,7 @@ class SeenHashes:
         self._num_files += 1
         np.save(path, run)
         mapped: Hashes = np.load(path, mmap_mode="r")
-        # The mapping keeps the data; without a name it goes away with the process, however that ends.
+        # The mapping keeps the data; without a name, the file disappears with the process however that ends.
         path.unlink()
         return mapped
 
@@ -84,17 +84,17 @@ Item = TypeVar("Item")
 
 TRAIN, VALID = "train", "valid"
 BLOCK_CHARACTERS = 4 << 20
-"""Text of one shard: small enough to share the work evenly, large enough to keep the number of files low."""
+"""Text per shard: small enough to divide the work evenly, large enough to keep the number of files low."""
 _ENCODE_CHARACTERS = 1 << 18
-"""Text tokenized in one call: bounds the memory of a worker."""
+"""Text tokenized in one call, which bounds the memory of a worker."""
 _LINE_CHARACTERS = 1 << 13
-"""Longer lines are split at white space: tokenizers take more than proportional time for them."""
+"""Longer lines are split at white space, because tokenizers need more than proportional time for them."""
 _HASH_RANGE = 1 << 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Documents of one shard, with their hashes, and how far the reading had come behind them."""
+    """The documents of one shard with their hashes, and how many bytes had been read after them."""
 
     name: str
     documents: list[str]
@@ -104,7 +104,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSettings:
-    """What a worker has to know; together with a block it determines every byte of a shard."""
+    """What a worker needs to know. Together with a block, it determines every byte of a shard."""
 
     folder: Path
     receipts: Path
@@ -116,7 +116,7 @@ class ShardSettings:
 
 
 class Dealer:
-    """Deals documents to splits and blocks, dropping duplicates; counts what it dropped."""
+    """Deals documents into splits and blocks; drops and counts duplicates."""
 
     def __init__(self, *, valid_fraction: float, duplicates: Literal["drop", "keep"], folder: Path) -> None:
         self._valid_below = int(valid_fraction * _HASH_RANGE)
@@ -124,11 +124,11 @@ class Dealer:
         self.num_duplicates = 0
 
     def is_held_out(self, hashed: int) -> bool:
-        """Decided by the document alone: adding text never moves a document across the split."""
+        """Decided by the document alone, so that adding text never moves a document to the other split."""
         return hashed < self._valid_below
 
     def blocks(self, documents: Iterable[str], source_bytes: Callable[[], int]) -> Iterator[Block]:
-        """Blocks in an order that depends on the documents only."""
+        """Blocks in an order that depends only on the documents."""
         open_blocks: dict[str, tuple[list[str], list[int]]] = {TRAIN: ([], []), VALID: ([], [])}
         sizes = {TRAIN: 0, VALID: 0}
         numbers = {TRAIN: 0, VALID: 0}
@@ -225,7 +225,7 @@ class ShardWriter:
 
 
 def _pieces(line: str) -> Iterator[str]:
-    """A long line in parts, cut at white space where there is some."""
+    """A long line in parts, cut at white space if there is any."""
     start = 0
     while start < len(line):
         stop = start + _LINE_CHARACTERS
@@ -240,9 +240,9 @@ def _pieces(line: str) -> Iterator[str]:
 def write_shards(
     blocks: Iterable[Block], settings: ShardSettings, *, workers: int, on_finished: Callable[[Block], None]
 ) -> list[dict[str, Any]]:
-    """Write the shard of every block that has none yet; returns the receipts of all, in order of their names.
+    """Write the shard of every block that has none yet. Returns all receipts in the order of their names.
 
-    One worker means this process.
+    A single worker is this process.
     """
     names = []
 
@@ -280,14 +280,14 @@ def _write_in_parallel(
 
     try:
         for block in blocks:
-            # One block waits for each working one: workers never idle, memory stays bounded.
+            # One block waits for each one in work: workers never idle, and memory stays bounded.
             collect(at_most=2 * workers - 1)
             pending[pool.submit(_write_in_worker, block)] = block
         collect(at_most=0)
     except BrokenProcessPool as error:
         raise ChildProcessError(
-            "a worker process died, perhaps for lack of memory: run the same command again to go on "
-            "from the finished shards, if need be with fewer --workers"
+            "a worker process died, perhaps for lack of memory: run the same command again to resume from "
+            "the finished shards, if necessary with fewer --workers"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -327,14 +327,14 @@ def _start_worker(settings: ShardSettings) -> None:
     # Ctrl-C reaches the whole process group: the parent decides what happens, a worker finishes its shard.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    # One process a core is enough; more threads would only wait for each other.
+    # One process per core is enough; more threads would only wait for each other.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     global _writer
     _writer = ShardWriter(settings)
 
 
 def _exit_with_parent() -> None:
-    """Without this a worker would wait for blocks for ever when the parent is killed."""
+    """Without this, a worker would wait for blocks forever after the parent is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait_for_sentinel([parent.sentinel])

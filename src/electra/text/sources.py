@@ -1,10 +1,9 @@
 """Files, folders, globs and Hub names -> the list of sources to read.
 
-A folder gives the files of known kinds in it, hidden ones left out. What a person or a glob names is read
-whatever its suffix. No file is read twice, also not through a second argument or a symbolic link.
+A folder contributes its files of known formats, except hidden ones. A file that is named, or that a glob
+matches, is read whatever its suffix. No file is read twice, not even through a symbolic link.
 """
 
-import difflib
 import os
 import re
 from collections import Counter
@@ -16,14 +15,17 @@ from pathlib import Path
 from typing import Literal
 
 from electra.errors import InputError, import_extra
+from electra.show import did_you_mean
 
-Format = Literal["text", "jsonl", "parquet", "hf"]
+Format = Literal["text", "csv", "tsv", "jsonl", "parquet", "hf"]
 Compression = Literal["none", "gzip", "xz", "zstd"]
 
 # Large public corpora (C4) name line-JSON ".json"; the reader refuses other JSON with a clear reason.
 FORMATS: dict[str, Format] = {
     ".txt": "text",
     ".md": "text",
+    ".csv": "csv",
+    ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -37,29 +39,29 @@ _MAGIC = re.compile(r"[*?[]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """One file to read, or one dataset of the Hub."""
+    """One file to read, or one dataset of the Hugging Face Hub."""
 
     path: str
     format: Format
     compression: Compression = "none"
     bytes: int = 0
-    """Size on disk; 0 if it is not known."""
+    """Size on disk; 0 if unknown."""
 
     @property
     def name(self) -> str:
-        """The path in a form that can be printed and stored whatever bytes it is made of."""
+        """The path in a form that can be printed and stored, whatever bytes it consists of."""
         return f"hf:{self.path}" if self.format == "hf" else printable(self.path)
 
 
 @dataclass(kw_only=True)
 class Found:
-    """What the corpus arguments name."""
+    """What the corpus arguments refer to."""
 
     sources: list[Source] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    """Number of files in folders that are of no known kind, by suffix."""
+    """Number of files of unknown formats in folders, by suffix."""
     unreadable: list[str] = field(default_factory=list)
-    """Folders that could not be listed, each with the reason."""
+    """Folders that could not be listed, with the reason."""
 
 
 def printable(path: str) -> str:
@@ -69,7 +71,7 @@ def printable(path: str) -> str:
 
 
 def find_sources(corpus: Sequence[str]) -> Found:
-    """All sources of the arguments, in the order of the arguments, sorted by path within each."""
+    """All sources in the order of the arguments, sorted by path within each."""
     found = Found()
     search = _Search(found)
     for argument in corpus:
@@ -79,30 +81,34 @@ def find_sources(corpus: Sequence[str]) -> Found:
 
 
 def require_extras(sources: Sequence[Source]) -> None:
-    """Import what the sources need, so that a missing extra shows at once and not at the last file."""
+    """Import what the sources need, so that a missing extra is reported at once and not at the last file."""
     kinds = {source.format for source in sources} | {source.compression for source in sources}
     for kind in sorted(kinds & _EXTRAS.keys()):
         module, extra = _EXTRAS[kind]
         import_extra(module, extra=extra)
 
 
-def _kind(name: str) -> tuple[Format | None, Compression]:
-    """Format, if it is a known one, and compression that a file name promises."""
-    stem, dot, last = name.lower().rpartition(".")
-    compression = COMPRESSIONS.get(dot + last, "none")
-    if compression != "none":
-        stem, dot, last = stem.rpartition(".")
-    return FORMATS.get(dot + last), compression
+def without_compression(name: str) -> str:
+    """A file name without .gz, .xz or .zst at its end."""
+    stem, dot, last = name.rpartition(".")
+    return stem if (dot + last).lower() in COMPRESSIONS else name
+
+
+def format_of(name: str) -> tuple[Format | None, Compression]:
+    """The format that a file name promises, if it is a known one, and the compression."""
+    bare = without_compression(name)
+    compression = COMPRESSIONS.get(name[len(bare) :].lower(), "none")
+    return FORMATS.get(Path(bare).suffix.lower()), compression
 
 
 def _suffix(name: str) -> str:
-    """The suffix to count a skipped file under; anything unusual counts as none, to keep the table short."""
+    """The suffix to count a skipped file under; unusual ones count as none, to keep the table short."""
     match = _SUFFIX.search(name.lower())
     return (match and match.group()) or "(no suffix)"
 
 
 class _Search:
-    """Remembers what was given already: whole folders and single files, never all files of a folder."""
+    """Remembers what was found already: whole folders and single files, never all files of a folder."""
 
     def __init__(self, found: Found) -> None:
         self.found = found
@@ -111,7 +117,7 @@ class _Search:
         self.repeats = 0
 
     def sources(self, argument: str) -> list[Source]:
-        """The new sources of one argument, or an error if it names nothing at all."""
+        """The new sources of one argument; an error if it refers to nothing at all."""
         repeats, skipped = self.repeats, self.found.skipped.copy()
         sources = sorted(self._find(argument), key=lambda source: source.path)
         if not sources and self.repeats == repeats:
@@ -144,7 +150,9 @@ class _Search:
 
     def _is_new(self, real: str) -> bool:
         folder, _, name = real.rpartition("/")
-        listed = (folder or "/") in self.folders and not name.startswith(".") and _kind(name)[0] is not None
+        listed = (
+            (folder or "/") in self.folders and not name.startswith(".") and format_of(name)[0] is not None
+        )
         if listed or real in self.files:
             self.repeats += 1
             return False
@@ -152,15 +160,15 @@ class _Search:
         return True
 
     def _named(self, path: str) -> Iterator[Source]:
-        """A file or folder that was named, or that a pattern or a link led to: any suffix will do."""
+        """A file or folder that was named, or that a pattern or a link leads to: any suffix will do."""
         if Path(path).is_dir():
             yield from self._folder(path)
         elif self._is_new(os.path.realpath(path)):
-            format_, compression = _kind(path)
+            format_, compression = format_of(path)
             yield Source(path=path, format=format_ or "text", compression=compression, bytes=_size(path))
 
     def _folder(self, top: str) -> Iterator[Source]:
-        """The files of known kinds in a folder and its folders. A folder is entered once: links may loop."""
+        """The files of known formats below a folder. A folder is entered once, as links may loop."""
         waiting = [top]
         while waiting:
             folder = waiting.pop()
@@ -182,7 +190,7 @@ class _Search:
                 self.found.unreadable.append(f"{printable(folder)}: {error.strerror}")
 
     def _listed(self, entry: os.DirEntry[str], folder: str) -> Iterator[Source]:
-        format_, compression = _kind(entry.name)
+        format_, compression = format_of(entry.name)
         # A link to nowhere is kept, for the reader to report. A pipe or device in a folder would block it.
         if format_ is None or not (entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists())):
             self.found.skipped[_suffix(entry.name)] += 1
@@ -195,7 +203,7 @@ class _Search:
 
 
 def _expand(base: str, parts: list[str]) -> Iterator[str]:
-    """The paths a pattern matches, hidden ones left out; links are not followed by `**`, they may loop."""
+    """The paths that match a pattern, except hidden ones. `**` does not follow links, which may loop."""
     if not parts or parts == ["**"]:
         yield base or "."
         return
@@ -229,12 +237,11 @@ def _size(path: str) -> int:
 
 
 def _near_names(path: str) -> str:
-    """A hint at what may have been meant, from the folder the path should have been in."""
+    """A hint at similar names in the folder where the path should be."""
     parent = Path(path).parent
     try:
         with os.scandir(parent) as entries:
             names = [entry.name for entry in islice(entries, 10_000)]
     except OSError:
         return f"; {printable(str(parent))} is not a folder that can be listed"
-    near = difflib.get_close_matches(Path(path).name, names, n=3)
-    return f"; did you mean {' or '.join(printable(str(parent / name)) for name in near)}?" if near else ""
+    return did_you_mean(Path(path).name, names)

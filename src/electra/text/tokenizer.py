@@ -1,18 +1,16 @@
-"""Text -> token ids and back; training, saving and loading of the tokenizer.
+"""Text -> token ids and back; training, saving and loading of tokenizers.
 
     tokenizer = train(texts, TokenizerConfig())     or     load("folder, tokenizer.json or vocab.txt")
     encoded = tokenizer.encode(["a line", "another"])        # encoded.ids, encoded.lengths
 
-Ids agree with the authors' tokenizer but for private-use characters, which are dropped here; a capital Σ at
-the end of a word, which becomes σ and not ς; U+2B820 to U+2B91F, not taken for Chinese; and some characters
-of the last Unicode versions, which the two know differently.
+Ids are those of the authors' tokenizer, with these exceptions: private-use characters are dropped; a capital
+Σ at the end of a word becomes σ, not ς; U+2B820 to U+2B91F are not treated as Chinese; and some characters of
+the latest Unicode versions differ.
 
-A folder, tokenizer.json or vocab.txt -> a checked `tokenizers.Tokenizer`.
-
-A tokenizer.json says everything itself. A vocab.txt is WordPiece; how its text is cleaned stands in the
-tokenizer_config.json beside it (do_lower_case, strip_accents, tokenize_chinese_chars). What is not said
-there follows from the entries: the text is lower-cased, stripped of accents and its Chinese characters are
-split, unless some entry could then never be found ("Paris", "café", "日本").
+A tokenizer.json is complete by itself. A vocab.txt is WordPiece; the tokenizer_config.json beside it says how
+text is cleaned (do_lower_case, strip_accents, tokenize_chinese_chars). What it leaves open follows from the
+entries: text is lower-cased, stripped of accents and split at Chinese characters, unless some entry could
+then never occur ("Paris", "café", "日本").
 """
 
 import hashlib
@@ -37,27 +35,27 @@ WORD_STARTS = {"Metaspace": "▁", "ByteLevel": "Ġ"}
 
 
 class Encoded(NamedTuple):
-    """The token ids of several texts, one after the other, and the number of ids of each."""
+    """The token ids of several texts end to end, and the number of ids of each."""
 
     ids: np.ndarray
     lengths: np.ndarray
 
     def split(self) -> list[np.ndarray]:
-        """The ids of each text by itself."""
+        """The ids of each text."""
         return np.split(self.ids, np.cumsum(self.lengths)[:-1]) if len(self.lengths) else []
 
 
 class Located(NamedTuple):
-    """The token ids of a text with the first and one past the last character of each."""
+    """The token ids of a text, each with its first character and the one after its last."""
 
     ids: np.ndarray
     offsets_T2: np.ndarray
 
 
 class WordMemory:
-    """The ids, as bytes, of the words met lately."""
+    """The ids, as bytes, of recently seen words."""
 
-    # Frequent punctuation is parted from the words before they are looked up: fewer words to remember.
+    # Frequent punctuation is separated from words before they are looked up: fewer words to remember.
     PUNCTUATION = ',.()"-:;、。'
     WORDS_PER_LINE = 100
     MAX_SIZE = 2**23  # in characters, a word counting 16 more: about 60 MB
@@ -70,7 +68,7 @@ class WordMemory:
         self._size = self._seen = self._new = 0
 
     def pays(self) -> bool:
-        """Whether words come again often enough; in Japanese the text between two marks is mostly new."""
+        """Whether words recur often enough; in Japanese, text between punctuation is mostly new."""
         return self._seen < self.TRIAL or self._new < self.MAX_NEW_SHARE * self._seen
 
     def split(self, text: str) -> list[str]:
@@ -81,7 +79,7 @@ class WordMemory:
         return text.split(" ")
 
     def learn(self, words: set[str]) -> None:
-        """Encode the words that are new, many in one line: the call costs more than a word."""
+        """Encode new words, many in one line because a call costs more than a word."""
         if self._size > self.MAX_SIZE:  # The frequent words will be back at once.
             self.ids.clear()
             self._size = 0
@@ -101,7 +99,7 @@ class WordMemory:
 
 
 def split_at(separator: int, ids: np.ndarray) -> Iterator[bytes]:
-    """The bytes between the separators. Only the commas between words become the id of the comma."""
+    """The bytes between the separators. Only the commas between words have the id of the comma."""
     encoded = ids.tobytes()
     start = 0
     for stop in (np.flatnonzero(ids == separator) * ids.itemsize).tolist():
@@ -111,7 +109,7 @@ def split_at(separator: int, ids: np.ndarray) -> Iterator[bytes]:
 
 
 class Tokenizer:
-    """A `tokenizers.Tokenizer` with our five special tokens, which are never read out of a text."""
+    """A `tokenizers.Tokenizer` with our five special tokens, which are never recognised in text."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         backend.no_padding()
@@ -147,7 +145,7 @@ class Tokenizer:
         return Encoded(np.frombuffer(b"".join(encoded), np.uint32), lengths)
 
     def encode_plainly(self, texts: Sequence[str]) -> Encoded:
-        """The same for any tokenizer, without the memory of words."""
+        """The same for any tokenizer, without the word memory."""
         lists = [text.ids for text in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
         lengths = np.fromiter(map(len, lists), np.int64, len(lists))
         ids = np.fromiter((token for ids in lists for token in ids), np.uint32, int(lengths.sum()))
@@ -156,14 +154,14 @@ class Tokenizer:
         return Encoded(ids, lengths)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
-        """Token ids without special tokens, each with the characters that it stands for."""
+        """Token ids without special tokens, each with the characters it covers."""
         return [
             Located(np.array(text.ids, np.uint32), np.array(text.offsets, np.int64).reshape(-1, 2))
             for text in self._backend.encode_batch(list(texts), add_special_tokens=False)
         ]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Readable text; special tokens are shown."""
+        """Readable text, including special tokens."""
         text: str = self._backend.decode([int(token) for token in ids], skip_special_tokens=False)
         return text
 
@@ -172,7 +170,7 @@ class Tokenizer:
         return [self._vocabulary[token] for token in ids]
 
     def continues_word(self) -> np.ndarray:
-        """Per id, whether the token continues the word of the token before it; never for special tokens."""
+        """Per id, whether the token continues the word before it; never true for special tokens."""
         model, text = self._parts["model"], json.dumps(self._parts["pre_tokenizer"])
         if prefix := model.get("continuing_subword_prefix"):
             continues = [token.startswith(prefix) for token in self._vocabulary]
@@ -186,7 +184,7 @@ class Tokenizer:
         return result
 
     def describe(self) -> dict[str, str | int]:
-        """What it does to text, "auto" resolved: algorithm, vocab_size, case, accents, cjk."""
+        """Its settings with "auto" resolved: algorithm, vocab_size, case, accents, cjk."""
         facts: dict[str, str | int] = {
             "algorithm": self._parts["model"]["type"].lower(),
             "vocab_size": self.vocab_size,
@@ -203,7 +201,7 @@ class Tokenizer:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of all that decides which ids a text gets."""
+        """SHA-256 of everything that determines the ids of a text."""
         deciding = {key: self._parts[key] for key in ("added_tokens", "normalizer", "pre_tokenizer", "model")}
         return hashlib.sha256(files.to_json(deciding)).hexdigest()
 
@@ -234,12 +232,12 @@ class Tokenizer:
 
 
 def words_are_independent(parts: dict[str, Any]) -> bool:
-    """Whether text may be cut at ASCII spaces and punctuation before it is encoded, without changing any id.
+    """Whether text can be cut at ASCII spaces and punctuation before encoding without changing any id.
 
-    The BERT normaliser maps character by character and decomposes, which never reaches across ASCII or the
-    CJK comma and full stop; the BERT pre-tokenizer cuts there anyway; WordPiece sees one word at a time.
-    Special tokens are not searched for in text; other added tokens would be, and could hold a space.
-    The memory of words parts them by commas, which the vocabulary must therefore know.
+    The BERT normaliser works on single characters and decomposes them, which never reaches across ASCII or
+    the CJK comma and full stop; the BERT pre-tokenizer cuts there anyway; WordPiece sees one word at a time.
+    Special tokens are not searched for in text; other added tokens would be, and may contain a space. The
+    word memory separates words by commas, so that the vocabulary must contain the comma.
     """
     return (
         (parts["normalizer"] or {}).get("type") == "BertNormalizer"
@@ -251,7 +249,7 @@ def words_are_independent(parts: dict[str, Any]) -> bool:
 
 
 def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Learn a vocabulary from a sample that fits into memory; the order of the texts does not matter."""
+    """Learn a vocabulary from a sample that fits in memory; the order of the texts does not matter."""
     return Tokenizer(vocabulary.learn(texts, config))
 
 
@@ -267,7 +265,7 @@ OTHER_NAMES = {"<pad>": "[PAD]", "<unk>": "[UNK]", "<s>": "[CLS]", "</s>": "[SEP
 
 
 def read_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """Read a tokenizer from a file or from the folder that holds it."""
+    """Read a tokenizer from a file or from its folder."""
     if path.is_dir():
         found = [path / name for name in (TOKENIZER_FILE, VOCABULARY_FILE) if (path / name).is_file()]
         if not found:
@@ -305,7 +303,7 @@ def read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
 
 
 def check_special_tokens(path: Path, entries: Iterable[str]) -> None:
-    """All five must be there under the names of the original."""
+    """All five must exist under the original's names."""
     known = set(entries)
     missing = [token for token in SPECIAL_TOKENS if token not in known]
     if missing:
@@ -332,7 +330,7 @@ def check_ids(path: Path, entries: dict[str, int]) -> None:
 
 
 def check_model(path: Path, model: dict[str, Any], *, unk_id: int) -> None:
-    """The model always cuts a text in the same way, and has our word for what it does not know."""
+    """The model must be deterministic and use our token for unknown words."""
     if model.get("dropout"):
         raise InputError(
             f"{path}: model.dropout is {model['dropout']}, which makes ids random; set it to null"
@@ -345,7 +343,7 @@ def check_model(path: Path, model: dict[str, Any], *, unk_id: int) -> None:
 
 
 def read_vocabulary(path: Path) -> tokenizers.Tokenizer:
-    """Read a WordPiece vocabulary, one entry a line, whose ids are the line numbers from 0."""
+    """Read a WordPiece vocabulary with one entry per line, whose ids are the line numbers from 0."""
     entries = read_entries(path)
     check_special_tokens(path, entries)
     settings = read_settings(path.with_name(SETTINGS_FILE))
@@ -380,17 +378,15 @@ def read_entries(path: Path) -> dict[str, int]:
     for number, line_text in enumerate(text.removesuffix("\n").split("\n")):
         entry = line_text.removesuffix("\r")
         if not entry:
-            raise InputError(f"{path}, line {number + 1}: empty, expected one entry a line; remove it")
+            raise InputError(f"{path}, line {number + 1}: empty, expected one entry per line; remove it")
         if entry in entries:
-            raise InputError(
-                f"{path}, line {number + 1}: {entry!r} stands already in line {entries[entry] + 1}"
-            )
+            raise InputError(f"{path}, line {number + 1}: {entry!r} is already in line {entries[entry] + 1}")
         entries[entry] = number
     return entries
 
 
 def read_settings(path: Path) -> dict[str, bool]:
-    """What a tokenizer_config.json says about cleaning text; null and absent keys say nothing."""
+    """What a tokenizer_config.json says about cleaning text; null and missing keys say nothing."""
     content = files.read_json(path) if path.is_file() else {}
     if not isinstance(content, dict):
         raise InputError(f"{path} holds no JSON object")
@@ -403,7 +399,7 @@ def read_settings(path: Path) -> dict[str, bool]:
 
 
 def survive(entries: list[str], **cleaning: bool) -> bool:
-    """Whether all entries can still be found in text that is cleaned so."""
+    """Whether all entries can still occur in text cleaned in this way."""
     off = dict.fromkeys(("clean_text", "handle_chinese_chars", "strip_accents", "lowercase"), False)
     clean = normalizers.BertNormalizer(**{**off, **cleaning}).normalize_str
     return all(clean(entry).strip() == entry.strip() for entry in entries)

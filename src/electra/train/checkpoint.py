@@ -37,6 +37,7 @@ from torch import Tensor
 
 from electra import files
 from electra.errors import InputError
+from electra.show import megabytes
 
 TENSOR_SUFFIX = ".safetensors"
 _SHARED = "shared"
@@ -163,21 +164,20 @@ def read_checkpoint(step: int, path: Path) -> Checkpoint:
     return Checkpoint(step=step, tensors=tensors, facts=facts, path=path)
 
 
-BEST_STEP = "best_step"
 _FOLDER_NAME = re.compile(r"step-(\d{8,})(\.replaced)?")
 _UNFINISHED = "step-*.tmp-*"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When checkpoints are saved and which of them are kept."""
+    """When to save checkpoints, and which of them to keep."""
 
     save_every: int = 1000
-    """Steps between checkpoints."""
+    """Steps between two checkpoints."""
     keep_last: int = 2
-    """Newest checkpoints to keep, in addition to the best one; with two, the run survives a damaged one."""
+    """Newest checkpoints to keep beside the best one; with two, a damaged one does not cost the run."""
     keep_every: int = 0
-    """Keep every checkpoint whose step is a multiple of this; 0 keeps none of them."""
+    """Keep the checkpoint of every so many steps for ever; 0 keeps none of them."""
 
     def __post_init__(self) -> None:
         for key, least in (("save_every", 1), ("keep_last", 1), ("keep_every", 0)):
@@ -186,12 +186,12 @@ class CheckpointConfig:
 
     @property
     def most_at_once(self) -> int:
-        """Checkpoints on the disk while one is written, the best included; keep_every adds its own."""
+        """Checkpoints on the disk while one is being written, including the best; keep_every adds more."""
         return self.keep_last + 2
 
 
 class CheckpointStore:
-    """The checkpoints of one run; one process at a time may save."""
+    """The checkpoints of one run. Only one process at a time may save."""
 
     def __init__(self, folder: Path, config: CheckpointConfig) -> None:
         self.folder, self.config = folder, config
@@ -200,36 +200,36 @@ class CheckpointStore:
         self._damaged: set[Path] = set()
 
     def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
-        """Copy everything now, write it in the background; waits for the save before, and raises its failure.
+        """Copy everything now and write it in the background; raises the failure of the save before.
 
-        When it is whole, those that need not be kept are removed, and later ones, which the run has gone back
-        behind. Facts may name a `best_step`, which is kept.
+        Once it is whole, checkpoints that need not be kept are removed, and so are those of later steps, from
+        which the run has gone back. Facts may name a `best_step`, which is kept.
         """
         assert facts.get("step", step) == step, f"facts of step {facts['step']} for step {step}"
         assert all(name.isidentifier() for name in tensors), f"not names of files: {list(tensors)}"
         self.wait()
         copies = {name: snapshot(group) for name, group in tensors.items()}
         content = Content(
-            step=step, tensors=copies, state=files.to_json(dict(facts)), best_step=facts.get(BEST_STEP)
+            step=step, tensors=copies, state=files.to_json(dict(facts)), best_step=facts.get("best_step")
         )
         self._pending = self._writer.submit(self._write, content)
 
     def check(self) -> None:
-        """Raise the failure of a save that has ended; does not wait, so it can be asked at every step."""
+        """Raise the failure of a finished save; does not wait, so it can be called after every step."""
         if self._pending is not None and self._pending.done():
             self.wait()
 
     def wait(self) -> None:
-        """Until what was saved is on the disk; raises if it is not."""
+        """Wait until the last save is on the disk; raises if it failed."""
         if self._pending is None:
             return
-        # Kept until it is done: an interrupt while waiting must not hide it from the next call.
+        # Forgotten only when it is done: an interrupt while waiting must not hide it from the next call.
         concurrent.futures.wait([self._pending])
         done, self._pending = self._pending, None
         done.result()
 
     def close(self) -> None:
-        """Wait, and end the background thread."""
+        """Wait for the last save and end the background thread."""
         try:
             self.wait()
         finally:
@@ -249,11 +249,11 @@ class CheckpointStore:
             error.add_note(str(failure))
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, whole or not."""
+        """Steps with a checkpoint, whole or damaged."""
         return sorted({step for step, _ in self._newest_first()})
 
     def load_latest(self, on_problem: Callable[[str], None]) -> Checkpoint | None:
-        """The newest whole checkpoint, with word about what was passed over; None if there is none at all."""
+        """The newest whole checkpoint, or None; `on_problem` hears about everything that was passed over."""
         self.wait()
         for path in sorted(self.folder.glob(_UNFINISHED)):
             on_problem(f"{path} was left unfinished when a process was killed: ignored")
@@ -272,18 +272,8 @@ class CheckpointStore:
             )
         return None
 
-    def load_best(self, on_problem: Callable[[str], None]) -> Checkpoint:
-        """The checkpoint of the best held-out loss."""
-        last = self.load_latest(on_problem)
-        step = None if last is None else last.facts.get(BEST_STEP)
-        if step is None or step < 0:
-            raise InputError(
-                f"{self.folder} knows of no best checkpoint: no held-out rows were looked at so far"
-            )
-        return self.load(step)
-
     def load(self, step: int) -> Checkpoint:
-        """The checkpoint of one step, or what is wrong with it."""
+        """The checkpoint of one step; raises if it is missing or damaged."""
         self.wait()
         for found, path in self._newest_first():
             if found == step:
@@ -291,10 +281,10 @@ class CheckpointStore:
         raise InputError(f"{self.folder} has no checkpoint of step {step}, only of {self.steps()}")
 
     def require_space(self, num_bytes: int) -> None:
-        """Refuse to begin what the disk has no room for."""
+        """Raise if the disk has less free space than this."""
         if (free := self._free_bytes()) < num_bytes:
             raise InputError(
-                f"checkpoints need {_megabytes(num_bytes)} in {self.folder}, {_megabytes(free)} are free: "
+                f"checkpoints need {megabytes(num_bytes)} in {self.folder}, {megabytes(free)} are free: "
                 "make room, keep fewer (checkpoint.keep_last, checkpoint.keep_every) or write to another disk"
             )
 
@@ -304,7 +294,7 @@ class CheckpointStore:
         ).free
 
     def _newest_first(self) -> list[tuple[int, Path]]:
-        """Named folders; one that was about to be replaced comes after its replacement."""
+        """Checkpoint folders; one that was about to be replaced comes after its replacement."""
         matches = [_FOLDER_NAME.fullmatch(path.name) for path in self.folder.glob("step-*")]
         found = sorted(((int(match[1]), not match[2], match[0]) for match in matches if match), reverse=True)
         return [(step, self.folder / name) for step, _, name in found]
@@ -312,11 +302,11 @@ class CheckpointStore:
     def _write(self, content: Content) -> None:
         path = self.folder / f"step-{content.step:08}"
         unfinished = _unfinished(path)
-        # Never of use, and the room may be needed. A container gives out the same process ids again.
+        # Useless, and the room may be needed. Their process ids mean nothing: a container reuses them.
         for leftover in self.folder.glob(_UNFINISHED):
             shutil.rmtree(leftover, ignore_errors=True)
         try:
-            # Before the first byte: a full disk would stop other writers, such as the log of metrics, too.
+            # Before the first byte, because a full disk would also stop others, such as the metrics log.
             if self._free_bytes() < content.num_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -333,8 +323,8 @@ class CheckpointStore:
     def _failure(self, path: Path, content: Content, error: Exception) -> str:
         kept = next((f"{older.name} is kept" for _, older in self._newest_first()), "there is no earlier one")
         return (
-            f"checkpoint {path} is not saved: {error}. It needs {_megabytes(content.num_bytes)}, "
-            f"{_megabytes(self._free_bytes())} are free; {kept}. Make room and run the same command again"
+            f"checkpoint {path} is not saved: {error}. It needs {megabytes(content.num_bytes)}, "
+            f"{megabytes(self._free_bytes())} are free; {kept}. Make room and run the same command again"
         )
 
     def _prune(self, saved: Path, content: Content) -> None:
@@ -350,13 +340,9 @@ class CheckpointStore:
             kept |= {path for found, path in whole if found % self.config.keep_every == 0}
         for _, path in self._newest_first():
             if path not in kept:
-                # Renamed first: one that is removed by half does not look like a damaged checkpoint.
+                # Renamed first, so that a half-removed one does not look like a damaged checkpoint.
                 shutil.rmtree(path.rename(_unfinished(path)))
 
 
 def _unfinished(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp-{os.getpid()}")
-
-
-def _megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:,.1f} MB"

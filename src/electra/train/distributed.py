@@ -1,7 +1,7 @@
-"""The processes that train together -> one: sums over all, decisions that all take alike.
+"""Processes that train together -> one training: summed gradients and metrics, and common decisions.
 
-`torchrun` starts the processes and tells each its number through the environment. A process by itself is a
-world of one, for which all of this costs nothing.
+`torchrun` starts the processes and gives each its rank through the environment. A process on its own is a
+world of size 1, for which none of this costs anything.
 """
 
 import os
@@ -22,16 +22,16 @@ Parallel = Literal["ddp", "fsdp"]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Which process this is, of how many."""
+    """The rank of this process, among how many."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Number among the processes of this machine: which GPU is whose."""
+    """Rank among the processes of this machine, which decides whose GPU is whose."""
 
     @classmethod
     def from_environment(cls) -> "World":
-        """As torchrun says; a world of one without it."""
+        """The world that torchrun describes, or a world of size 1 without it."""
         rank, size, local_rank = (
             int(os.environ.get(name, default))
             for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
@@ -40,16 +40,16 @@ class World:
 
     @property
     def writes(self) -> bool:
-        """Whether this process is the one that writes files and speaks to a person."""
+        """Whether this process writes files and prints messages: the one with rank 0."""
         return self.rank == 0
 
     @contextmanager
     def joined(self, device: torch.device) -> Iterator[None]:
-        """Connected to the other processes."""
+        """Connect to the other processes."""
         if self.size == 1:
             yield
             return
-        # Beside NCCL one for numbers of the host: no GPU has to stop for them.
+        # gloo beside NCCL sends numbers of the host, for which no GPU has to stop.
         distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
         try:
             yield
@@ -65,16 +65,17 @@ class World:
         idle_weights: bool,
         methods: Iterable[str] = (),
     ) -> nn.Module:
-        """The module with its gradients averaged over processes; `idle_weights`: some may have none.
+        """Wrap a module so that its gradients are averaged over processes.
 
-        With fsdp each process holds a part of the weights; `layers` are put together one at a time. `methods`
-        use the weights, too, and are called beside the module itself.
+        With `idle_weights` some weights may have no gradient in a step. With fsdp each process holds a part
+        of the weights, and `layers` are gathered one at a time. `methods` are called beside the module's
+        forward and use its weights, too.
         """
         if self.size == 1:
             return module
         if way == "ddp":
-            # Gradients lie where they are sent from, without a copy of them; sending begins with the last
-            # layer's, while those of the others are computed.
+            # Gradients are computed into the buffers they are sent from, without a copy. Those of the last
+            # layer are sent while the others are still being computed.
             return DistributedDataParallel(
                 module, find_unused_parameters=idle_weights, gradient_as_bucket_view=True
             )
@@ -86,7 +87,7 @@ class World:
         return module
 
     def add(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Sums over all processes, in float64 and by one message; of the host's or of one device's values."""
+        """Add values up over all processes, in float64 and one message; all on the host or on one device."""
         if self.size == 1:
             return dict(sums)
         flat = torch.cat([value.detach().double().flatten() for value in sums.values()])
@@ -98,7 +99,7 @@ class World:
         }
 
     def largest(self, value: float) -> float:
-        """The largest of the processes' values: what one has seen, all know."""
+        """The largest value of any process, known to all of them afterwards."""
         if self.size == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64)
@@ -106,14 +107,14 @@ class World:
         return float(shared)
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Wait for all processes."""
         if self.size > 1:
             distributed.barrier()
 
 
 @contextmanager
 def local_gradients(module: nn.Module) -> Iterator[None]:
-    """Gradients are only added up here; the next pass outside of it sends their sum."""
+    """Accumulate gradients locally; the next backward pass outside this context sends their sum."""
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
@@ -126,12 +127,12 @@ def local_gradients(module: nn.Module) -> Iterator[None]:
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
-    """A tensor that processes hold parts of, put together; all of them must ask for it."""
+    """Gather a tensor that processes hold parts of; all of them must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def part_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """The part of a whole tensor that this process holds of another one."""
+    """The part of a whole tensor that this process holds, split as `like` is."""
     if not isinstance(like, DTensor):
         return tensor
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)

@@ -1,6 +1,6 @@
-"""Losses and gradients, step by step -> continue, skip an update, roll back to a checkpoint, or give up.
+"""The loss and gradient of each step -> continue, skip the update, roll back, or give up.
 
-All processes see the same numbers, so they decide alike. What is remembered is part of a checkpoint.
+All processes see the same numbers, so they come to the same verdict. `Health` is part of every checkpoint.
 """
 
 import math
@@ -12,21 +12,21 @@ from electra.errors import InputError
 Verdict = Literal["fine", "skip", "roll_back"]
 
 _MEMORY = 0.98
-"""Share of the average loss that is kept from step to step."""
+"""Share of the average loss that is carried over from step to step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HealthConfig:
-    """Divergence thresholds: when updates are skipped and the run rolls back to a checkpoint."""
+    """When a run counts as diverged."""
 
     max_bad_steps: int = 5
-    """Consecutive steps with a NaN or infinite loss or gradient before the run rolls back."""
+    """Steps in a row with a NaN or infinite loss or gradient before the run rolls back to a checkpoint."""
     spike_factor: float = 2.0
-    """A loss this many times above its recent average is a spike; inf never rolls back."""
+    """A loss above this many times its recent average is a spike; inf turns spike detection off."""
     spike_steps: int = 20
-    """Consecutive steps of a spike before the run rolls back."""
+    """Steps in a row that a spike must last before the run rolls back."""
     max_rollbacks: int = 3
-    """Rollbacks before the run gives up, with advice."""
+    """Rollbacks before the run gives up with advice."""
 
     def __post_init__(self) -> None:
         for key in ("max_bad_steps", "spike_steps"):
@@ -42,19 +42,19 @@ class HealthConfig:
 
 @dataclass(kw_only=True)
 class Health:
-    """What is remembered of the last steps."""
+    """What the verdict on the next step depends on."""
 
     average_loss: float | None = None
     bad_steps: int = 0
-    """Consecutive, up to now."""
+    """Steps in a row without a finite loss and gradient, up to now."""
     spike_steps: int = 0
-    """Consecutive, up to now."""
+    """Steps in a row with a spike, up to now."""
     rollbacks: int = 0
     phase: str = ""
     """Losses of different phases are not compared."""
 
     def observe(self, config: HealthConfig, *, loss: float, finite: bool, phase: str = "") -> Verdict:
-        """What to do about a step."""
+        """Decide what to do after a step."""
         if phase != self.phase:
             self.phase, self.average_loss, self.spike_steps = phase, None, 0
         if not finite:
@@ -71,23 +71,23 @@ class Health:
 
     @property
     def good(self) -> bool:
-        """Whether the last steps look normal: only then is a checkpoint worth rolling back to."""
+        """Whether the last steps were healthy; only then is a checkpoint worth returning to."""
         return not self.bad_steps and not self.spike_steps
 
     def require_hope(self, config: HealthConfig, *, step: int) -> None:
-        """Give up on a run that rolled back too often."""
+        """Give up on a run that has rolled back too often."""
         if self.rollbacks >= config.max_rollbacks:
             raise InputError(
                 f"training diverged again at step {step}, after {self.rollbacks} rollbacks: lower "
                 "--train.learning_rate (by half), lengthen --train.warmup_steps, or set --train.precision "
-                "fp32; then continue with --resume.allow_changes naming the changed keys"
+                "fp32; then resume with --resume.allow_changes naming the changed keys"
             )
 
     def facts(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """As JSON, for a checkpoint."""
         return asdict(self)
 
 
 def is_finite(*values: float) -> bool:
-    """Whether none is NaN or infinite."""
+    """Whether all values are finite."""
     return all(map(math.isfinite, values))

@@ -1,7 +1,9 @@
-"""A state and a problem -> steps, one after the other: the one loop of pre-training and fine-tuning.
+"""A state and a problem -> training steps: the one loop of pre-training and fine-tuning.
 
-The loop is a generator that knows how to take a step. When to log, evaluate, save or stop is decided by
-who drives it (`session.py`). What is minimised is told by a `Problem`, which knows models and data.
+A step takes its batch, cut into micro-batches, runs forward and backward passes, adds up over processes,
+clips and updates. `training_steps` is a generator of steps and decides nothing else: when to log, evaluate,
+save or stop is up to its caller (`session.py`), and what to minimise is up to a `Problem`, which knows model
+and data.
 """
 
 import time
@@ -23,69 +25,70 @@ from electra.train.state import TrainState
 Sums = dict[str, Tensor]
 
 _LOSS = "loss of all parts"
+"""Name of the loss among the sums while they are added up; no metric has it."""
 
 
 class Part(Protocol):
-    """A micro-batch, ready to be worked on."""
+    """A micro-batch, ready for its forward pass."""
 
     @property
     def rows(self) -> int:
-        """How many rows are worked on at once."""
+        """Number of rows."""
 
     def __call__(self) -> tuple[Tensor, Sums]:
-        """Its share of the loss of the global batch, and its metrics as sums that can be added."""
+        """Run the forward pass: its share of the loss of the global batch, and its metrics as sums."""
 
 
 class Work(Protocol):
-    """The part of a global batch that this process works on."""
+    """This process's part of a global batch."""
 
     @property
     def parts(self) -> Sequence[Part]:
-        """Micro-batches."""
+        """Its micro-batches."""
 
     @property
     def tokens(self) -> int:
-        """Of the global batch."""
+        """Number of tokens in the global batch."""
 
 
 class Problem(Protocol):
-    """What is minimised."""
+    """What is minimised: the loss of a model on data."""
 
     @property
     def module(self) -> nn.Module:
-        """What is called: the model, or its wrapping that sums gradients over processes."""
+        """The model, or its wrapper that averages gradients over processes."""
 
     @property
     def headlines(self) -> Mapping[str, str]:
-        """The metrics that a person wants to see while it runs, each with a short name."""
+        """The metrics to show while it runs, each with a short name."""
 
     @property
     def flops_per_token(self) -> float:
-        """Of forward and backward pass."""
+        """FLOPs of the forward and backward pass."""
 
     def begin(self, *, step: int, batch_number: int) -> Work:
-        """The batch of a step, cut into parts."""
+        """The batch of a step, cut into micro-batches."""
 
     def end(self, sums: Sums) -> None:
-        """Take notice of the sums of the whole global batch, after an update."""
+        """Receive the sums of the global batch after an update."""
 
     def phase(self, step: int) -> str:
-        """Losses of steps in different phases are not compared."""
+        """Name of the phase a step is in; losses are compared only within a phase."""
 
     def summarise(self, sums: Sums) -> dict[str, float]:
-        """Sums as metrics."""
+        """Turn sums into metrics."""
 
     def evaluate(self) -> Iterator[Sums]:
-        """The sums of one batch of held-out rows after the other, the same rows every time."""
+        """Yield the sums of each batch of held-out rows; the rows are the same every time."""
 
     def samples(self) -> list[dict[str, Any]]:
         """Some held-out rows as the model sees them, for a person to look at."""
 
     def error(self, metrics: Mapping[str, float]) -> float:
-        """What the best state has least of, from the held-out metrics; NaN if nothing was held out."""
+        """The held-out error, which the best checkpoint has the least of; NaN if nothing was held out."""
 
     def diagnose(self, metrics: Mapping[str, float], *, step: int, progress: float) -> str | None:
-        """What is wrong with the held-out metrics and what helps, or None."""
+        """What is wrong with the held-out metrics and what helps, or None if nothing is."""
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -93,13 +96,13 @@ class Problem(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a step did."""
+    """The outcome of a step."""
 
     loss: float
     learning_rate: float
     gradient_norm: float
     finite: bool
-    """Whether loss and gradient were numbers; if not, no weight was changed."""
+    """Whether loss and gradient were finite; if not, no weight was changed."""
     sums: Sums
     tokens: int
     seconds: float
@@ -107,7 +110,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopConfig:
-    """How steps are taken."""
+    """How to take steps."""
 
     schedule: ScheduleConfig
     clip_norm: float
@@ -117,7 +120,7 @@ class LoopConfig:
 
 
 def training_steps(state: TrainState, problem: Problem, config: LoopConfig, world: World) -> Iterator[Step]:
-    """Take one step for each item; endless, and the state may be changed between two steps."""
+    """Take one step per item, endlessly; the caller may change the state between two steps."""
     while True:
         before = time.perf_counter()
         work = problem.begin(step=state.step, batch_number=state.batch_number)
@@ -147,7 +150,7 @@ def training_steps(state: TrainState, problem: Problem, config: LoopConfig, worl
 def _gradients(
     state: TrainState, problem: Problem, config: LoopConfig, world: World, work: Work
 ) -> tuple[Tensor, Sums]:
-    """Gradients of the global loss, in the weights; the loss, and the sums over all processes."""
+    """Compute the gradients of the global loss -> the loss and the sums over all processes."""
     state.optimizer.zero_grad(set_to_none=True)
     problem.module.train()
     totals: Sums = {}
@@ -159,7 +162,7 @@ def _gradients(
         ):
             with autocast(config.device, config.precision):
                 loss, sums = part()
-            # Shares are to be added, but gradients are averaged over processes.
+            # Losses of processes are shares, to be added up, but gradients get averaged over processes.
             scaled = loss * world.size
             torch.autograd.backward(scaled if state.scaler is None else state.scaler.scale(scaled))
         for name, value in {_LOSS: loss.detach().double(), **sums}.items():
@@ -171,13 +174,13 @@ def _gradients(
 def _update(
     state: TrainState, config: LoopConfig, rate: float, loss_sum: Tensor
 ) -> tuple[float, float, bool]:
-    """Change the weights, unless loss or gradient is no number; both, and whether they were."""
+    """Update the weights if loss and gradient are finite -> loss, gradient norm, whether they were."""
     weights = [weight for group in state.optimizer.param_groups for weight in group["params"]]
     if state.scaler is not None:
         state.scaler.unscale_(state.optimizer)
     gradient_norm = whole_tensor(clip_by_global_norm(weights, clip_norm=config.clip_norm))
-    # The one read of a step: a GPU has caught up with the host when it is done. It cannot be put off, since
-    # an update with what is no number could not be taken back.
+    # The only read of a step, for which the host waits until the GPU has caught up. It cannot be put off: an
+    # update with NaN could not be undone.
     loss, norm = torch.stack([loss_sum, gradient_norm.double()]).tolist()
     finite = is_finite(loss, norm)
     if finite:

@@ -29,25 +29,24 @@ _NO_WEIGHT_DECAY = re.compile("norm|bias", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The optimizer, weight decay, gradient clipping and layer-wise learning rates."""
+    """The optimizer."""
 
     optimizer: Literal["adam_as_google", "adamw"] = "adam_as_google"
-    """The original's Adam, without bias correction, or AdamW, with it; both use decoupled weight decay."""
+    """adam_as_google: the original's, without bias correction; adamw: with it. Both decouple weight decay."""
     beta1: float = 0.9
-    """Decay rate of the mean gradient, per step."""
+    """Decay rate of the mean gradient."""
     beta2: float = 0.999
-    """Decay rate of the mean squared gradient, per step."""
+    """Decay rate of the mean squared gradient."""
     eps: float = 1e-6
-    """Added to the root of the mean squared gradient, for numerical stability."""
+    """Added to the square root of the mean squared gradient."""
     weight_decay: float = 0.01
-    """Share of a weight that is subtracted per unit of learning rate; norms and biases do not decay."""
+    """Weight decay, relative to the learning rate; norms and biases are never decayed."""
     clip_norm: float = 1.0
-    """Largest norm over all gradients; larger ones are scaled down to it. inf never clips."""
+    """Global gradient norm above which gradients are scaled down to it; inf never clips."""
     layer_decay: float = 1.0
     """Learning rate of a layer relative to the layer above; with 1 it is the same for all layers."""
     layer_decay_rule: Literal["correct", "as_google"] = "correct"
-    """Whether the top layer gets layer_decay times the head's rate, or, as the original's code has it, the
-    square of that."""
+    """correct: the top layer has layer_decay times the head's rate; as_google: squared, as in their code."""
 
     def __post_init__(self) -> None:
         for key in ("beta1", "beta2"):

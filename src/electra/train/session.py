@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from electra.errors import InputError
-from electra.progress import LiveLine, clock
+from electra.progress import LiveLine
+from electra.show import clock
 from electra.train.checkpoint import Checkpoint, CheckpointConfig, CheckpointStore
 from electra.train.devices import autocast
 from electra.train.distributed import World
@@ -35,7 +36,7 @@ class LogConfig:
     evaluate_every: int = 1000
     """Steps between evaluations on held-out rows; the last step is always followed by one."""
     trackers: list[TrackerName] = field(default_factory=list)
-    """Experiment trackers to log to, in addition to RUN/metrics.jsonl and RUN/tensorboard."""
+    """Where else metrics go; with electra[tensorboard] installed, tensorboard is always among them."""
 
     def __post_init__(self) -> None:
         for key in ("log_every", "evaluate_every"):
@@ -192,7 +193,10 @@ class Session:
         state, share = self.state, f"  {mfu:.0%} of peak" if mfu else ""
         left = self.loop.budget.seconds_left(steps=state.step, seconds=state.seconds, tokens=state.tokens)
         values = shown({"loss": step.loss, **metrics}, self.problem.headlines)
-        self.line.show(f"step {state.step:,}  {values}  {speed:,.0f} tokens/s{share}  ETA {clock(left)}")
+        self.line.show(
+            f"step {state.step:,}  {values}  {speed:,.0f} tokens/s{share}  ETA {clock(left)}",
+            done=min(1.0, self._progress()),
+        )
 
     def _place(self) -> dict[str, Any]:
         state = self.state

@@ -19,17 +19,17 @@ _PATIENCE_SECONDS = 2.0
 
 
 class Request(enum.IntEnum):
-    """Ordered: of several requests, the largest counts."""
+    """What a run is asked to do. Ordered: of several requests, the largest counts."""
 
     NONE = 0
     SAVE = 1
     """Save and continue: SIGUSR1, or the file."""
     STOP = 2
-    """Save and end: SIGTERM, Ctrl-C."""
+    """Save and exit: SIGTERM, Ctrl-C."""
 
 
 class Requests:
-    """What a run was asked for since it last looked."""
+    """Collects requests until the run looks at them between two steps."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -51,7 +51,7 @@ class Requests:
             yield
 
     def look(self) -> Request:
-        """The pending request; a stop stays pending, a save is taken."""
+        """The pending request; a save is answered by looking at it, a stop stays pending."""
         if self._pending is Request.NONE and self._file.exists():
             self._file.unlink(missing_ok=True)
             self.name = self._file.name
@@ -62,7 +62,8 @@ class Requests:
         return found
 
     def _hear(self, number: int, _frame: FrameType | None) -> None:
-        # torchrun passes Ctrl-C on to processes that had it from the terminal: only a later one is a second.
+        # torchrun forwards Ctrl-C to processes that got it from the terminal already: only a later one counts
+        # as the second.
         if self._pending is Request.STOP and number == signal.SIGINT and time.monotonic() > self._impatient:
             raise KeyboardInterrupt("at the second signal, without saving")
         self._impatient = time.monotonic() + _PATIENCE_SECONDS
@@ -88,9 +89,9 @@ _LONGEST_PAUSE = 60.0
 def supervise(
     command: Sequence[str], *, max_restarts: int, ends: Sequence[int], first_pause: float = 1.0
 ) -> int:
-    """Run a command, and restart it until it exits with one of the codes in `ends`; its last exit code.
+    """Run a command until it exits with one of the codes in `ends`, and restart it after any other.
 
-    The pause doubles each time: after a crash for lack of memory, the machine needs a moment.
+    The pause doubles each time, because a crash for lack of memory needs time to pass. Returns the last code.
     """
     for restarts in range(max_restarts + 1):
         # In a session of its own, so that Ctrl-C reaches it once: from here.
@@ -111,7 +112,7 @@ def supervise(
 
 @contextmanager
 def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Pass signals on to the child; the list collects which ones."""
+    """Forward requests to save or stop to the child, and record their signals in the list."""
     passed: list[int] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

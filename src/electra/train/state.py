@@ -1,9 +1,7 @@
-"""Optimizer -> named tensors and plain values -> the same optimizer, bit for bit.
+"""A training run between two steps, as one value <-> the tensors and facts of a checkpoint, bit for bit.
 
-State goes by the names of parameters, never by their order. Nothing is cast on the way, unlike in torch's own
-`load_state_dict`, which gives the moments of a bf16 weight its type.
-
-One value that is all of a training run between two steps <-> tensors and facts of a checkpoint.
+Optimizer state goes by the names of parameters, never by their order, and nothing is cast on the way, unlike
+in torch's own `load_state_dict`, which gives the moments of a bf16 weight its type.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,17 +12,134 @@ import torch
 from torch import Tensor, nn
 
 from electra.errors import InputError
+from electra.show import listed
 from electra.train.checkpoint import Checkpoint
 from electra.train.distributed import part_like, whole_tensor
 from electra.train.health import Health
 
-_MOST_NAMES_SHOWN = 8
+_COUNTERS = (
+    "step",
+    "batches_skipped",
+    "tokens",
+    "seconds",
+    "flops",
+    "evaluated_step",
+    "best_step",
+    "best_error",
+)
+
+
+@dataclass(kw_only=True)
+class TrainState:
+    """Weights, optimizer, and how far training has come."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    step: int = 0
+    """Finished steps."""
+    batches_skipped: int = 0
+    """Batches skipped by rollbacks: step n works on batch n + batches_skipped."""
+    tokens: int = 0
+    seconds: float = 0.0
+    """Wall-clock time of training, evaluation and saving, over all resumes."""
+    flops: float = 0.0
+    evaluated_step: int = -1
+    """The step of the last evaluation."""
+    best_step: int = -1
+    best_error: float | None = None
+    """Held-out error of the best step, by the problem's own measure."""
+    health: Health = field(default_factory=Health)
+    scaler: torch.amp.GradScaler | None = None
+    """Loss scaler of fp16."""
+
+    @property
+    def batch_number(self) -> int:
+        """Number of the next step's batch."""
+        return self.step + self.batches_skipped
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors of a checkpoint, not copied; all processes must call this."""
+        groups = {"model": _own_tensors(self.model), "optimizer": pack_optimizer(self.optimizer)[0]}
+        return {
+            name: {key: whole_tensor(tensor) for key, tensor in group.items()}
+            for name, group in groups.items()
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """The facts of a checkpoint, as JSON."""
+        return {
+            **{name: getattr(self, name) for name in _COUNTERS},
+            "health": self.health.facts(),
+            "optimizer": pack_optimizer(self.optimizer)[1],
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Take over a checkpoint's state, or raise and stay unchanged."""
+        facts, weights = checkpoint.facts, checkpoint.tensors["model"]
+        _require_same_weights(weights, self.model, where=str(checkpoint.path))
+        missing = sorted({*_COUNTERS, "health", "optimizer"} - facts.keys())
+        if missing:
+            raise InputError(
+                f"{checkpoint.path} lacks {missing[0]}: it was written by another version of electra. "
+                "Resume the run with that version, or start a new one with another --out"
+            )
+        counters, health = {name: facts[name] for name in _COUNTERS}, Health(**facts["health"])
+        options = [
+            {key: group[key] for key in group if key != "params"} for group in self.optimizer.param_groups
+        ]
+        # The last check that can raise, and the first change.
+        unpack_optimizer(self.optimizer, checkpoint.tensors["optimizer"], facts["optimizer"])
+        copy_weights(weights, self.model, where=str(checkpoint.path))
+        for weight, moments in self.optimizer.state.items():
+            for name, moment in moments.items():
+                if isinstance(moment, Tensor) and moment.shape == weight.shape:
+                    moments[name] = part_like(moment, weight)
+        # Options come from the config, which may have been changed on purpose since.
+        for group, option in zip(self.optimizer.param_groups, options, strict=True):
+            group.update(option)
+        for name, value in counters.items():
+            setattr(self, name, value)
+        self.health = health
+        if self.scaler is not None and facts["scaler"]:
+            self.scaler.load_state_dict(facts["scaler"])
+
+
+def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict with each tensor once, even where two networks share it."""
+    # By identity, not by address: in a process that holds no part of two small tensors they share an address.
+    first_names: dict[int, str] = {}
+    tensors = model.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
+        first_names.setdefault(id(tensor), name)
+    return {name: tensors[name].detach() for name in first_names.values()}
+
+
+@torch.no_grad()
+def copy_weights(source: Mapping[str, Tensor], model: nn.Module, *, where: str) -> None:
+    """Give a model the weights of another of the same kind, as `TrainState.tensors` has them."""
+    _require_same_weights(source, model, where=where)
+    for name, tensor in _own_tensors(model).items():
+        tensor.copy_(part_like(source[name], tensor))
+
+
+def _require_same_weights(source: Mapping[str, Tensor], model: nn.Module, *, where: str) -> None:
+    target = _own_tensors(model)
+    if target.keys() != source.keys():
+        different = sorted(target.keys() ^ source.keys())
+        raise InputError(f"{where} is of another model; only one of the two has {listed(different)}")
+    for name, tensor in target.items():
+        if tensor.shape != source[name].shape:
+            raise InputError(
+                f"{where}: {name} has shape {list(source[name].shape)}, this model {list(tensor.shape)}"
+            )
 
 
 def pack_optimizer(
     optimizer: torch.optim.Optimizer, *, prefix: str = ""
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors (not copied) by parameter's name, and facts for JSON; a prefix keeps optimizers apart."""
+    """The state of an optimizer as tensors (not copied) by parameter name, and facts for JSON."""
     tensors: dict[str, Tensor] = {}
     parameters: dict[str, dict[str, Any]] = {}
     for name, param, _ in _named_parameters(optimizer):
@@ -51,7 +166,7 @@ def pack_optimizer(
 def unpack_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
-    """Give an optimizer over the same named parameters the packed state and options, or change nothing."""
+    """Give an optimizer over the same named parameters the packed state and options, or raise unchanged."""
     _require_same_parameters(optimizer, facts)
     parameters, prefix = facts["parameters"], facts["prefix"]
     wanted = [f"{prefix}{name}.{key}" for name, saved in parameters.items() for key in saved["tensors"]]
@@ -60,7 +175,7 @@ def unpack_optimizer(
     optimizer.state.clear()
     for group, saved_group in zip(_groups(optimizer), facts["groups"], strict=True):
         for key, value in saved_group.items():
-            # The names are the same already, in the order of this optimizer's parameters.
+            # The names are the same, in the order of this optimizer's parameters.
             if key != "param_names":
                 group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
     for name, param, group in _named_parameters(optimizer):
@@ -69,7 +184,7 @@ def unpack_optimizer(
             key: tensors[f"{prefix}{name}.{key}"].to(_state_device(key, param, group), copy=True)
             for key in saved["tensors"]
         }
-        # A parameter that never had a gradient has no state at all, and an empty one would not be the same.
+        # A parameter that never had a gradient has no state at all, which differs from an empty one.
         if state or saved["values"]:
             optimizer.state[param] = {**state, **saved["values"]}
 
@@ -118,130 +233,9 @@ def _require_same_parameters(optimizer: torch.optim.Optimizer, facts: Mapping[st
 
 
 def _refuse(problem: str, names: list[str]) -> None:
-    """Raise if there are names that the problem is about, and show the first of them."""
+    """Raise if the problem concerns any names, and show the first of them."""
     if names:
-        shown = ", ".join(names[:_MOST_NAMES_SHOWN])
-        more = f" and {len(names) - _MOST_NAMES_SHOWN} more" if len(names) > _MOST_NAMES_SHOWN else ""
         raise InputError(
-            f"{problem} parameters {shown}{more}: continue with the config it was made with, "
-            "or start a new run"
+            f"{problem} parameters {listed(names)}: continue with the config it was made with, or "
+            "start a new run"
         )
-
-
-_COUNTERS = (
-    "step",
-    "batches_skipped",
-    "tokens",
-    "seconds",
-    "flops",
-    "evaluated_step",
-    "best_step",
-    "best_error",
-)
-
-
-@dataclass(kw_only=True)
-class TrainState:
-    """Weights, optimizer, and how far they have come."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    step: int = 0
-    """Steps that are finished."""
-    batches_skipped: int = 0
-    """Batches left out when the run went back: step n works on batch n + batches_skipped."""
-    tokens: int = 0
-    seconds: float = 0.0
-    """Wall-clock time of training, evaluation and saving, over all resumes."""
-    flops: float = 0.0
-    evaluated_step: int = -1
-    """The step after which held-out rows were last looked at."""
-    best_step: int = -1
-    best_error: float | None = None
-    """Of held-out rows, by the problem's own measure."""
-    health: Health = field(default_factory=Health)
-    scaler: torch.amp.GradScaler | None = None
-    """Of fp16."""
-
-    @property
-    def batch_number(self) -> int:
-        """The batch of the next step."""
-        return self.step + self.batches_skipped
-
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """What a checkpoint holds as tensors, not copied; all processes must ask for it."""
-        groups = {"model": _own_tensors(self.model), "optimizer": pack_optimizer(self.optimizer)[0]}
-        return {
-            name: {key: whole_tensor(tensor) for key, tensor in group.items()}
-            for name, group in groups.items()
-        }
-
-    def facts(self) -> dict[str, Any]:
-        """What a checkpoint holds as JSON."""
-        return {
-            **{name: getattr(self, name) for name in _COUNTERS},
-            "health": self.health.facts(),
-            "optimizer": pack_optimizer(self.optimizer)[1],
-            "scaler": None if self.scaler is None else self.scaler.state_dict(),
-        }
-
-    @torch.no_grad()
-    def load(self, checkpoint: Checkpoint) -> None:
-        """Become what was saved, or refuse it and stay what it was."""
-        facts, weights = checkpoint.facts, checkpoint.tensors["model"]
-        _require_same_weights(weights, self.model, where=str(checkpoint.path))
-        missing = sorted({*_COUNTERS, "health", "optimizer"} - facts.keys())
-        if missing:
-            raise InputError(
-                f"{checkpoint.path} does not say {missing[0]}: it was written by another version of electra. "
-                "Continue the run with that version, or begin a new one with another --out"
-            )
-        counters, health = {name: facts[name] for name in _COUNTERS}, Health(**facts["health"])
-        options = [
-            {key: group[key] for key in group if key != "params"} for group in self.optimizer.param_groups
-        ]
-        # The last that can refuse, and the first to change anything.
-        unpack_optimizer(self.optimizer, checkpoint.tensors["optimizer"], facts["optimizer"])
-        copy_weights(weights, self.model, where=str(checkpoint.path))
-        for weight, moments in self.optimizer.state.items():
-            for name, moment in moments.items():
-                if isinstance(moment, Tensor) and moment.shape == weight.shape:
-                    moments[name] = part_like(moment, weight)
-        # Options are the config's: where a change of it was allowed, it counts.
-        for group, option in zip(self.optimizer.param_groups, options, strict=True):
-            group.update(option)
-        for name, value in counters.items():
-            setattr(self, name, value)
-        self.health = health
-        if self.scaler is not None and facts["scaler"]:
-            self.scaler.load_state_dict(facts["scaler"])
-
-
-def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict with each tensor once, also where two networks share it."""
-    # By identity, not by address: processes with no part of two small tensors would take them for one.
-    first_names: dict[int, str] = {}
-    tensors = model.state_dict(keep_vars=True)
-    for name, tensor in tensors.items():
-        first_names.setdefault(id(tensor), name)
-    return {name: tensors[name].detach() for name in first_names.values()}
-
-
-@torch.no_grad()
-def copy_weights(source: Mapping[str, Tensor], model: nn.Module, *, where: str) -> None:
-    """Give a model the weights of another of the same kind, as `TrainState.tensors` has them."""
-    _require_same_weights(source, model, where=where)
-    for name, tensor in _own_tensors(model).items():
-        tensor.copy_(part_like(source[name], tensor))
-
-
-def _require_same_weights(source: Mapping[str, Tensor], model: nn.Module, *, where: str) -> None:
-    target = _own_tensors(model)
-    if target.keys() != source.keys():
-        different = sorted(target.keys() ^ source.keys())
-        raise InputError(f"{where} is of another model: {different[0]} and {len(different) - 1} more differ")
-    for name, tensor in target.items():
-        if tensor.shape != source[name].shape:
-            raise InputError(
-                f"{where}: {name} has shape {list(source[name].shape)}, this model {list(tensor.shape)}"
-            )

@@ -1,7 +1,10 @@
+import dataclasses
+import lzma
+
 import pytest
 
 from electra.errors import InputError
-from electra.tasks.data.glue import EMPTY_TEXT, MISSING_COLUMNS, glue_task, read_glue_file
+from electra.tasks.data.glue import EMPTY_TEXT, MISSING_COLUMNS, glue_task, load_glue, read_glue_file
 
 QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
 
@@ -99,9 +102,24 @@ def test_bad_lines_are_named(tmp_path, name, split, lines, message):
         read(tmp_path, name, split, *lines)
 
 
-def test_a_file_that_is_not_utf8(tmp_path):
+def test_other_encodings_and_compressed_files_are_read(tmp_path):
+    header = "index\tsentence\tlabel\n"
+    lines = "".join(f"{n}\tune soirée très réussie, déjà vue {n}\t1\n" for n in range(9))
+    (tmp_path / "dev.tsv.xz").write_bytes(lzma.compress((header + lines).encode("cp1252")))
+    (tmp_path / "train.tsv").write_bytes((header + lines + "9\tnon\t0\n").encode("utf-16"))
+    task = load_glue("sst2", tmp_path)
+    assert [example.text for example in task.examples("dev")] == [
+        f"une soirée très réussie, déjà vue {n}" for n in range(9)
+    ]
+    assert task.examples("train")[:9] == [
+        dataclasses.replace(example, where=f"{tmp_path}/train.tsv:{n + 2}")
+        for n, example in enumerate(task.examples("dev"))
+    ]
+
+
+def test_a_byte_that_is_no_character_is_named_with_its_line(tmp_path):
     task = glue_task("cola")
     path = tmp_path / "dev.tsv"
-    path.write_bytes(b"gj04\t1\t\tfine\ngj04\t1\t\tcaf\xe9\n")
-    with pytest.raises(InputError, match=r"dev\.tsv:2: .*expected UTF-8"):
+    path.write_bytes("gj04\t1\t\tnaïve é é é\n".encode() + b"gj04\t1\t\tcaf\xe9\n")
+    with pytest.raises(InputError, match=r"dev\.tsv:2: .*utf-8"):
         read_glue_file(path, task, task.splits[1])

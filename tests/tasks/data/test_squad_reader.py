@@ -1,10 +1,12 @@
 import gzip
 import json
+import lzma
 
 import pytest
+import zstandard
 
 from electra.errors import InputError
-from electra.tasks.data.squad import Answer, read_questions
+from electra.tasks.data.squad import Answer, load_squad, read_questions
 
 CONTEXT = "Oslo is in Norway, and Oslo is a city."
 
@@ -29,6 +31,15 @@ def test_squad(tmp_path):
     assert (rest.num_moved, rest.num_unlocated) == (0, 0)
 
 
+def test_a_compressed_file_in_another_encoding(tmp_path):
+    content = {"data": [{"paragraphs": [{"context": "Où est l’été à Paris ?", "qas": [asked("Paris", 15)]}]}]}
+    path = tmp_path / "dev.json.xz"
+    path.write_bytes(lzma.compress(json.dumps(content, ensure_ascii=False).encode("cp1252")))
+    (example,) = read_questions([path], purpose="learn").examples
+    assert (example.context, example.answers) == ("Où est l’été à Paris ?", (Answer("Paris", 15),))
+    assert list(load_squad("squad_v1", tmp_path).splits) == ["dev"]
+
+
 def test_an_answer_elsewhere_is_put_to_its_first_place(tmp_path):
     for start in (3, -15, 1000):
         found = read_questions([squad(tmp_path, asked("Oslo", start))], purpose="learn")
@@ -48,11 +59,12 @@ def test_an_answer_that_is_nowhere(tmp_path):
     assert found.num_unlocated == 1
 
 
+COMPRESS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
+
+
 def mrqa(path, *lines):
-    open_file = gzip.open if path.suffix == ".gz" else open
-    with open_file(path, "wt", encoding="utf-8") as file:
-        for line in ({"header": {"dataset": "NewsQA"}}, *lines):
-            file.write(json.dumps(line) + "\n")
+    text = "".join(json.dumps(line) + "\n" for line in ({"header": {"dataset": "NewsQA"}}, *lines))
+    path.write_bytes(COMPRESS.get(path.suffix, bytes)(text.encode()))
     return path
 
 
@@ -62,7 +74,7 @@ def detected(spans, answers=("Norway",), qid="q1"):
     return {"context": CONTEXT, "qas": [question]}
 
 
-@pytest.mark.parametrize("name", ["dev.jsonl", "dev.jsonl.gz"])
+@pytest.mark.parametrize("name", ["dev.jsonl", "dev.jsonl.gz", "dev.jsonl.xz", "dev.jsonl.zst"])
 def test_mrqa(name, tmp_path):
     path = mrqa(tmp_path / name, detected([[11, 16]], ["Norway", "Kingdom of Norway"]))
     (example,) = read_questions([path], purpose="learn").examples
@@ -136,5 +148,5 @@ def test_bad_lines_are_named(tmp_path):
         read_questions([path], purpose="score")
     broken = tmp_path / "file.jsonl.gz"
     broken.write_bytes(gzip.compress(b'{"header": {}}\n' * 1000)[:-10])
-    with pytest.raises(InputError, match=r"file.jsonl.gz cannot be read"):
+    with pytest.raises(InputError, match=r"file.jsonl.gz: .*gzip"):
         read_questions([broken], purpose="score")

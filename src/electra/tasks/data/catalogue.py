@@ -1,4 +1,4 @@
-"""The name of a task, or a task file, and the folder of its data -> the task: which names there are."""
+"""The name of a task, or a task file, and its data -> the task. The table of all names is here."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from electra.errors import InputError
-from electra.tasks.data.columns import OwnTaskConfig, nearest, read_task_file
+from electra.show import did_you_mean
+from electra.tasks.data.columns import OwnTaskConfig, read_task_file
 from electra.tasks.data.conll import TreebankColumn, load_conll, load_conllu
 from electra.tasks.data.glue import GLUE_TASKS, find_glue, glue_task, load_glue, task_files
 from electra.tasks.data.squad import ANSWERABILITY, load_squad
@@ -20,29 +21,29 @@ GLUE, AX, MNLI, OWN = "glue", "ax", "mnli", "csv"
 GLUE_COLUMNS = tuple(name for name in GLUE_TASKS if name != AX)
 _TASK_FILES = (".yaml", ".yml")
 _HOLD_OUT_SEED = 0
-"""A part that is held out is the same whatever the seeds of the training are."""
+"""What is held out does not depend on the seeds of the training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SquadConfig:
-    """How questions are answered from a text."""
+    """Settings for question answering."""
 
     head: SpanKind = "joint"
-    """The end of an answer is predicted knowing its start, as in the original, or both by themselves."""
+    """joint predicts the end of an answer given its start, as the original does; otherwise independently."""
     doc_stride: int = 128
-    """Tokens from one window of a long text to the next."""
+    """Distance in tokens between the starts of two windows of a long text."""
     max_query_length: int = 64
-    """Tokens of a question that are read."""
+    """Maximum length of a question in tokens; the rest is cut off."""
     max_answer_length: int = 30
-    """Tokens of the longest answer."""
+    """Maximum length of an answer in tokens."""
     null_threshold: float = NULL_THRESHOLD
-    """Null odds above which there is said to be no answer."""
+    """Predict no answer if the null odds are above this threshold."""
     train: list[str] = field(default_factory=list)
-    """Files to train on, in place of the one of the official name in the data folder."""
+    """Files to train on. Default: the one with the official name in the data folder."""
     dev: list[str] = field(default_factory=list)
-    """Files to score on, in place of the one of the official name."""
+    """Files to score on. Default: the one with the official name."""
     test: list[str] = field(default_factory=list)
-    """Files to predict, in place of the one of the official name."""
+    """Files to predict. Default: the one with the official name."""
 
     def family(self, task: str) -> QuestionAnswering:
         """The kind of task with these settings."""
@@ -58,28 +59,28 @@ class SquadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ConllConfig:
-    """Where words and tags stand."""
+    """Which columns contain words and tags."""
 
     word_column: int = 0
-    """Column of the words, counted from 0, or from -1 for the last."""
+    """Column of the words, counted from 0, or backwards from -1."""
     tag_column: int = -1
-    """Column of the tags."""
+    """Column of the tags, counted in the same way."""
     scheme: TagKind | None = None
-    """Whether tags mark chunks (entities) or stand each for itself (tokens); by default the tags tell."""
+    """Whether tags mark chunks (entities) or single words (tokens). Default: detected from the tags."""
     treebank_column: TreebankColumn = "upos"
-    """Of CoNLL-U: universal tags, or the language's own."""
+    """CoNLL-U: universal (upos) or language-specific (xpos) tags."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSource:
-    """Which task, and where its data is."""
+    """The task and its data."""
 
     task: str = ""
-    """cola sst2 mrpc stsb qqp mnli qnli rte wnli ax, glue for all of them that there are, squad_v1, squad_v2,
-    conll2000, conll, conllu, csv for your own table, or a YAML file of the keys of --own; several with commas
-    between them are learned together."""
+    """Task: cola sst2 mrpc stsb qqp mnli qnli rte wnli ax, glue (all of those that are in the data folder),
+    squad_v1, squad_v2, conll2000, conll, conllu, csv (your own table), or a YAML file with the keys of --own.
+    Tasks separated by commas are learned together."""
     data: str = ""
-    """Folder of the task's official files, or your own file or folder."""
+    """Folder with the official files of the task, or your own file or folder."""
     own: OwnTaskConfig = field(default_factory=OwnTaskConfig)
     squad: SquadConfig = field(default_factory=SquadConfig)
     conll: ConllConfig = field(default_factory=ConllConfig)
@@ -103,7 +104,7 @@ def _squad(name: str, source: TaskSource, data: Path) -> Task:
 
 
 def _beside(data: Path, file: str) -> Path:
-    """A file as it is named, or in the data folder."""
+    """A file in the data folder, or else as it is named."""
     inside = data / file
     return inside if inside.is_file() else Path(file)
 
@@ -134,12 +135,12 @@ LOADERS: dict[str, Loader] = {
 
 
 def task_names(source: TaskSource) -> list[str]:
-    """The tasks that are asked for, each of which there is."""
+    """The requested tasks; an InputError if one of them is unknown."""
     names = [name.strip() for name in source.task.split(",") if name.strip()]
     for name in names:
         if name not in LOADERS and not _is_file(name) and name != GLUE:
             known = " ".join([*LOADERS, GLUE])
-            hint = nearest(name, [*LOADERS, GLUE])
+            hint = did_you_mean(name, [*LOADERS, GLUE])
             raise InputError(
                 f"task {name!r} is unknown{hint}: expected one of {known}, or a YAML file of your own task"
             )
@@ -153,15 +154,15 @@ def task_names(source: TaskSource) -> list[str]:
 
 
 def one_task(source: TaskSource, *, default: str) -> str:
-    """The one task that is asked for; that of the model, if none is named."""
+    """The single requested task; the model's own if none is named."""
     names = task_names(source) if source.task else [default if default in LOADERS else OWN]
     if len(names) > 1 or names == [GLUE]:
-        raise InputError(f"--task {source.task}: a model is judged by one task at a time")
+        raise InputError(f"--task {source.task}: a model is evaluated on one task at a time")
     return names[0]
 
 
 def load_task(name: str, source: TaskSource) -> Task:
-    """One task, all of its data read and checked."""
+    """A task with all of its data read and checked."""
     if _is_file(name):
         # A task file names its data; --data is for those who keep it elsewhere.
         own, data = read_task_file(Path(name))
@@ -172,14 +173,14 @@ def load_task(name: str, source: TaskSource) -> Task:
 
 
 def own_columns(name: str, source: TaskSource) -> OwnTaskConfig | None:
-    """What the columns of a task mean, if it is somebody's own."""
+    """What the columns mean, if the task is a user's own table."""
     if _is_file(name):
         return read_task_file(Path(name))[0]
     return source.own if name == OWN else None
 
 
 def trainable_glue(folder: str) -> tuple[list[str], dict[str, str]]:
-    """The tasks of GLUE in a folder that can be trained, and why others that are there cannot."""
+    """The GLUE tasks in a folder that can be trained, and why others there cannot."""
     if not folder:
         raise InputError("give --data DIR, the folder that has those of the GLUE tasks in it")
     found = [name for name in find_glue(folder) if name != AX]
@@ -189,18 +190,18 @@ def trainable_glue(folder: str) -> tuple[list[str], dict[str, str]]:
 
 
 def glue_with_tests(folder: str) -> list[str]:
-    """The tasks of GLUE in a folder that have a test set, the diagnostic set among them."""
+    """The GLUE tasks in a folder that have a test set, including the diagnostic set."""
     found = {name: task_files(glue_task(name), Path(folder)) for name in find_glue(folder)}
     return [name for name, splits in found.items() if any(split.submission for split in splits)]
 
 
 def trained_as(name: str) -> str:
-    """The task whose model judges a task: that of MNLI the diagnostic set."""
+    """The task whose model predicts a task: MNLI's for the diagnostic set."""
     return MNLI if name == AX else name
 
 
 def load_for(tuned: FineTuned, name: str, source: TaskSource) -> Task:
-    """A task for a model that is trained already: the model's labels count."""
+    """A task for a model that was trained before: the model's labels count."""
     if name == OWN or _is_file(name):
         own, data = read_task_file(Path(name)) if _is_file(name) else (source.own, Path(source.data))
         path = Path(source.data or data)
@@ -214,7 +215,7 @@ def load_for(tuned: FineTuned, name: str, source: TaskSource) -> Task:
     else:
         task = load_task(name, source)
     if name == AX and tuned.task != MNLI:
-        raise InputError(f"{AX} is judged by a model of {MNLI}, not of {tuned.task}")
+        raise InputError(f"{AX} needs a model of {MNLI}, not of {tuned.task}")
     ours, theirs = tuned.family, task.family
     labels_agree = ours.labels() == theirs.labels() or ours.name == "tagging"
     if ours.name != theirs.name or not labels_agree:

@@ -11,7 +11,6 @@ Rows of somebody's own table -> questions: with a text that holds the answer, or
 """
 
 import dataclasses
-import difflib
 import math
 import string
 from abc import ABC, abstractmethod
@@ -20,14 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from electra import config
+from electra import config, show
 from electra.errors import InputError
-from electra.tasks.data.table_files import Quoting, Row
+from electra.show import did_you_mean
 from electra.tasks.families.answering import Answer, AnswerExample
 from electra.tasks.families.family import ChoiceExample, Example, TextExample
 from electra.tasks.families.similarity import Pooling
 from electra.tasks.families.tagging import TaggingExample
 from electra.tasks.task import content_key
+from electra.text.tables import Dialect, Quoting, Row
 
 Kind = Literal[
     "classification", "multi_label", "regression", "similarity", "tagging", "answering", "multiple_choice"
@@ -36,7 +36,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTaskConfig:
-    """What is in the columns of a table (CSV, TSV, line-JSON, parquet) and what is to be learned of it."""
+    """What the columns of a table (CSV, TSV, JSON lines, parquet) contain, and what to learn from them."""
 
     kind: Kind = "classification"
     """What is learned: one class of a text or pair, any number of classes, a number, vectors of texts that
@@ -46,49 +46,52 @@ class OwnTaskConfig:
     text_pair: str | None = None
     """Column of the second text of a pair."""
     label: str = "label"
-    """Column of the class, classes, value or similarity; of the right choice: its number from 0, its letter
-    from A, its column or its text."""
+    """Column of the class, classes, value or similarity. For multiple choice: the number of the right choice
+    from 0, its letter from A, its column or its text."""
     label_separator: str = "|"
-    """What stands between the classes of a multi-label example where they are not a list."""
+    """Separator between the classes of a multi-label example, if they are not a list."""
     id: str | None = None
-    """Column of a name of its own for each example; the number of its line if there is none."""
+    """Column of a unique id for each example. Default: its line number."""
     tokens: str = "tokens"
-    """Tagging: column of the words, a list or separated by blanks."""
+    """Tagging: column of the words, as a list or separated by spaces."""
     tags: str = "tags"
-    """Tagging: column of the tags, as many as words."""
+    """Tagging: column of the tags, one for each word."""
     question: str = "question"
     """Answering: column of the question."""
     context: str = "context"
-    """Answering: column of the text that holds the answer."""
+    """Answering: column of the text that contains the answer."""
     answers: str = "answers"
-    """Answering: column of the answers: a text, a list of them, or lists "text" and "answer_start"; empty if
-    the text holds no answer."""
+    """Answering: column of the answers: a text, a list of texts, or lists "text" and "answer_start". Empty if
+    the context contains no answer."""
     prompt: str = "prompt"
-    """Multiple choice: column of the question, or of the beginning that is to be continued."""
+    """Multiple choice: column of the question, or of the beginning to be continued."""
     choices: str = "choices"
-    """Multiple choice: column of a list, or the columns of the choices, separated by commas."""
+    """Multiple choice: column with a list of choices, or one column per choice, separated by commas."""
     pooling: Pooling = "mean"
     """Similarity: how a text becomes a vector."""
     similarity_loss: Literal["sts", "cosent", "contrastive"] = "sts"
-    """Similarity: learn the values, their order, or only that pairs belong together, which needs no label."""
+    """Similarity: learn the values (sts), their order (cosent), or that the texts of a pair belong together
+    (contrastive), which needs no labels."""
     max_score: float | None = None
-    """Similarity: the label of two texts that mean the same; the highest in the data if it is not given."""
+    """Similarity: the label of two texts with the same meaning. Default: the highest label in the data."""
     train: str | None = None
-    """File to train on, within the data folder; by default that with "train" in its name."""
+    """File in the data folder to train on. Default: the one with "train" in its name."""
     dev: str | None = None
-    """File to score on; by default that with "dev", "valid", "validation" or "eval" in its name. If there is
-    none, a part of the training examples is held out."""
+    """File to score on. Default: the one with "dev", "valid", "validation" or "eval" in its name, or else a
+    part of the training examples."""
     test: str | None = None
-    """File to predict, and to score if it has labels; by default that with "test" in its name."""
+    """File to predict, and to score if it has labels. Default: the one with "test" in its name."""
     dev_share: float = 0.1
-    """Share of the training examples that is held out if there is no file for dev."""
+    """Fraction of the training examples to hold out if there is no file for dev."""
+    encoding: str | None = None
+    """Encoding of the files. Default: detected for each file."""
     delimiter: str | None = None
-    """What stands between values: one character, or "tab"; by default the header of the file tells."""
+    """Character between the values of CSV and TSV files, or 'tab'. Default: taken from the file's header."""
     quoting: Quoting | None = None
-    """Whether double quotes around a value belong to the file's format (double) or to the value (none); by
-    default they belong to the value where a tab is the delimiter."""
+    """Whether double quotes enclose values (double) or are part of them (none). Default: double, but none
+    between tabs."""
     empty: Literal["refuse", "skip"] = "refuse"
-    """What to do about an example without text: stop, or leave it out and count it."""
+    """What to do with an example that has no text: stop with an error, or skip and count it."""
 
     def __post_init__(self) -> None:
         if self.kind == "similarity" and self.text_pair is None:
@@ -97,19 +100,16 @@ class OwnTaskConfig:
             raise InputError(f"dev_share is {self.dev_share}, expected a share between 0 and 1")
         if self.max_score is not None and not 0 < self.max_score < math.inf:
             raise InputError(f"max_score is {self.max_score}, expected a number above 0")
-        if self.delimiter is not None and self.delimiter_character in ("", "\n", "\r", '"'):
-            raise InputError(f"delimiter is {self.delimiter!r}, expected one character or the word tab")
+        _ = self.dialect  # checks its keys
         if not self.label_separator:
             raise InputError("label_separator is empty, expected what stands between two classes")
         if not self.choice_columns:
             raise InputError("choices is empty, expected a column or several, separated by commas")
 
     @property
-    def delimiter_character(self) -> str | None:
-        """The delimiter as it stands in the file; empty if it is not one character."""
-        if self.delimiter in ("tab", "\\t"):
-            return "\t"
-        return self.delimiter if self.delimiter is None or len(self.delimiter) == 1 else ""
+    def dialect(self) -> Dialect:
+        """How the files are read."""
+        return Dialect(encoding=self.encoding, delimiter=self.delimiter, quoting=self.quoting)
 
     @property
     def choice_columns(self) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ class _TaskFile(OwnTaskConfig):
 
 
 def read_task_file(path: Path) -> tuple[OwnTaskConfig, Path]:
-    """What a YAML file of these keys says, and the data that its key `data` names, relative to the file."""
+    """The keys in a YAML file, and the data that its key `data` names, relative to the file."""
     if not path.is_file():
         raise InputError(f"{path}: no such task file")
     content = config.parse(_TaskFile, ["--config", str(path)], prog="electra finetune")
@@ -140,17 +140,17 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The values of one row. Strings, as CSV has them, and what JSON and parquet hold are read alike."""
+    """The values of one row. Strings from CSV and typed values from JSON and parquet are read alike."""
 
     where: str
     """File and line."""
     row: Row
 
     def value(self, column: str) -> Any:
-        """What stands in a column; a column that is not there is an error."""
+        """The value in a column; a missing column is an error."""
         if column not in self.row:
             raise InputError(
-                f"{self.where}: no column {column!r}, only {listed(self.row)}{nearest(column, self.row)}"
+                f"{self.where}: no column {column!r}, only {listed(self.row)}{did_you_mean(column, self.row)}"
             )
         value = self.row[column]
         # pandas stores what is missing as NaN.
@@ -162,11 +162,11 @@ class Cells:
         return value if isinstance(value, list) else [] if self.is_missing(column) else [value]
 
     def is_missing(self, column: str) -> bool:
-        """Whether nothing stands in a column, or there is no such column."""
+        """Whether a column is empty or does not exist."""
         return column not in self.row or _bare(self.value(column)) in MISSING
 
     def has_no_text(self, column: str) -> bool:
-        """Whether a column of a text or of texts has none, or one of the texts is blank."""
+        """Whether a column of one or more texts is empty, or one of the texts is blank."""
         values = self.values(column)
         return not values or any(_bare(value) in MISSING for value in values)
 
@@ -181,7 +181,7 @@ class Cells:
         return "" if value is None else str(value)
 
     def words(self, column: str, *, separator: str | None = None) -> tuple[str, ...]:
-        """The names in a list, or in a text where blanks or a separator stand between them."""
+        """The names in a list, or in a text that a separator or white space divides."""
         value = self.value(column)
         if isinstance(value, str):
             bare = value.strip()
@@ -231,15 +231,7 @@ def _bare(value: Any) -> Any:
 
 def listed(names: Collection[str]) -> str:
     """Names for a message, not more than a person reads."""
-    shown = ", ".join(repr(name) for name in list(names)[:_SHOWN])
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-
-
-def nearest(name: str, names: Collection[str]) -> str:
-    """A hint at what may have been meant."""
-    by_case = {known.lower(): known for known in names}
-    near = difflib.get_close_matches(name.lower(), by_case, n=1)
-    return f"; did you mean {by_case[near[0]]!r}?" if near else ""
+    return show.listed([repr(name) for name in names], most=_SHOWN)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -317,7 +309,7 @@ class TextReader(Reader):
         if name not in classes:
             raise InputError(
                 f"{cells.where}: {self.label_column!r} is {name!r}, which is not among the labels to learn: "
-                f"{listed(classes)}{nearest(name, classes)}"
+                f"{listed(classes)}{did_you_mean(name, classes)}"
             )
         return classes[name]
 

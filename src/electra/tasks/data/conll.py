@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -29,6 +30,8 @@ from electra.tasks.families.tagging import (
     violations,
 )
 from electra.tasks.task import TRAIN, Task
+from electra.text.sources import without_compression
+from electra.text.tables import read_lines
 
 SCHEME_NAMES: dict[Scheme, str] = {"iob1": "IOB1", "iob2": "IOB2", "bioes": "BIOES"}
 _SHOWN = 12
@@ -228,9 +231,10 @@ def find_splits(folder: Path, *, endings: Sequence[str]) -> dict[str, Path]:
 
 
 def _is_named(path: Path, words: Sequence[str], endings: Sequence[str]) -> bool:
-    parts = re.split(r"[._-]+", path.name.lower())
+    name = without_compression(path.name)
+    parts = re.split(r"[._-]+", name.lower())
     # CoNLL-2003 names the split where others have the ending: eng.train.
-    is_kind = path.suffix in endings or (".txt" in endings and parts[-1] in words)
+    is_kind = Path(name).suffix in endings or (".txt" in endings and parts[-1] in words)
     return path.is_file() and is_kind and any(part in words for part in parts)
 
 
@@ -238,7 +242,7 @@ def read_columns(path: Path, *, word_column: int, tag_column: int) -> Iterator[S
     """The sentences of a column file."""
     width = _num_columns(path)
     words: list[Word] = []
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         columns = _columns(line)
         if not columns or columns[0] == DOCUMENT_START:
             yield from _finished(words)
@@ -258,7 +262,7 @@ def read_treebank(path: Path, *, column: TreebankColumn) -> Iterator[Sentence]:
     """The sentences of a CoNLL-U file; multiword ranges (1-2) and empty nodes (1.1) are no words."""
     words: list[Word] = []
     sentence_id = ""
-    for number, line in [*_lines(path), (0, "")]:
+    for number, line in chain(read_lines(path), [(0, "")]):
         if not line.strip():
             yield from _finished(words, sentence_id)
             words, sentence_id = [], ""
@@ -278,18 +282,6 @@ def read_treebank(path: Path, *, column: TreebankColumn) -> Iterator[Sentence]:
                 words.append(Word(number, text, tag))
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
-    """All lines, numbered. Only a line feed ends one: other ends that Unicode knows may be part of words."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise InputError(
-            f"{path}:{line} is not UTF-8: convert the file, such as by iconv -f latin1 -t utf-8"
-        ) from error
-    return [(number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1)]
-
-
 def _columns(line: str) -> list[str]:
     """Between tabs if there are any, else between blanks; none in a blank line."""
     if not line.strip(" \t"):
@@ -299,7 +291,7 @@ def _columns(line: str) -> list[str]:
 
 def _num_columns(path: Path) -> int:
     """Columns of the first word's line."""
-    lines = (_columns(line) for _, line in _lines(path))
+    lines = (_columns(line) for _, line in read_lines(path))
     width = next((len(columns) for columns in lines if columns and columns[0] != DOCUMENT_START), 0)
     if not width:
         raise InputError(f"{path} has no words, expected a word and its tag in each line")

@@ -1,11 +1,8 @@
-"""The name of a GLUE task -> its files, columns, labels and scores, as the benchmark defines them.
+"""A folder of official GLUE files and the name of a task -> the task, its examples checked.
 
-An official GLUE file -> checked examples.
-
-The files are lines of values between tabs. A double quote is a double quote: nothing is quoted. Some begin
-with a byte order mark, some end lines with CR LF, some lack the last line's end.
-
-A folder of official GLUE files and the name of a task -> the task, ready to be trained and scored.
+The table of tasks holds what the benchmark defines: files, columns, labels and scores. The files are lines of
+values between tabs, in which a double quote is a double quote: nothing is quoted. Some begin with a byte
+order mark, some end lines with CR LF, some lack the end of the last line.
 """
 
 import dataclasses
@@ -20,6 +17,8 @@ from electra.errors import InputError
 from electra.tasks.families.classification import Classification, Regression
 from electra.tasks.families.family import Score, TextExample
 from electra.tasks.task import TRAIN, Task
+from electra.text.sources import COMPRESSIONS
+from electra.text.tables import read_lines
 
 MISSING_COLUMNS = "columns are missing"
 EMPTY_TEXT = "a text is empty"
@@ -282,16 +281,18 @@ def read_example(
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers from 1; blank ones at the end are none."""
-    content = path.read_bytes().removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
-    if not content:
+    """Lines with their numbers, without blank lines at the end."""
+    blank: list[tuple[int, str]] = []
+    is_empty = True
+    for number, line in read_lines(path):
+        if line:
+            yield from blank
+            yield number, line
+            blank, is_empty = [], False
+        else:
+            blank.append((number, line))
+    if is_empty:
         raise InputError(f"{path} is empty: get it again from the official source")
-    # Only LF ends a line: `splitlines` would also cut at marks that stand within a sentence.
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        try:
-            yield number, line.removesuffix(b"\r").decode()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}:{number}: {error}, expected UTF-8 as in the official file") from error
 
 
 def check_columns(path: Path, columns: tuple[str, ...], task: GlueTask, split: GlueSplit) -> None:
@@ -389,7 +390,8 @@ def task_files(task: GlueTask, folder: Path) -> dict[GlueSplit, Path]:
     for place in (*own_folders(task, folder), folder):
         found = {}
         for split in task.splits:
-            there = [place / name for name in split.files if (place / name).is_file()]
+            names = [name + suffix for name in split.files for suffix in ("", *COMPRESSIONS)]
+            there = [place / name for name in names if (place / name).is_file()]
             if there:
                 found[split] = there[0]
         if found:

@@ -1,25 +1,19 @@
-"""Files of SQuAD (JSON) or MRQA (JSON lines, also gzipped) -> questions with their texts, checked.
-
-Predictions -> files in the official format of SQuAD.
+"""Files of SQuAD (JSON) or MRQA (JSON lines) -> a question-answering task; predictions -> SQuAD's files.
 
     predictions.json        {id: text}: the best answer, also where there seems to be none
     nbest_predictions.json  {id: [{"text", "probability", "start_logit", "end_logit"}, ...]}
 
 and only where questions may have no answer
 
-    null_odds.json          {id: number}: the higher, the less there seems to be an answer
+    null_odds.json          {id: number}: the higher, the less likely there is an answer
     final_predictions.json  {id: text}: "" where the null odds are above the family's threshold
 
-As in the original, the official script is given predictions.json with `--na-prob-file null_odds.json
---na-prob-thresh -2.75` and also searches for the best threshold. The last file is the one to hand in.
-
-SQuAD 1.1, SQuAD 2.0 or anything in their format, or MRQA's -> a task of question answering.
+As in the original, the official script gets predictions.json with `--na-prob-file null_odds.json
+--na-prob-thresh -2.75` and also searches for the best threshold. The last file is the one to submit.
 """
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +24,13 @@ from electra.errors import InputError
 from electra.tasks.families.answering import Answer, Answerability, AnswerExample, QuestionAnswering
 from electra.tasks.families.family import Prediction
 from electra.tasks.task import TRAIN, Task
+from electra.text.sources import without_compression
+from electra.text.tables import read_lines, read_whole
 
 Purpose = Literal["learn", "score"]
 
-LINES_SUFFIXES = (".jsonl", ".jsonl.gz")
-SUFFIXES = (".json", *LINES_SUFFIXES)
+LINES = ".jsonl"
+SUFFIXES = (".json", LINES)
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _KINDS = {dict: "an object", list: "a list", str: "a string", int: "a whole number", bool: "true or false"}
@@ -75,14 +71,14 @@ def read_questions(paths: Sequence[Path], *, purpose: Purpose) -> Questions:
 
 def _paragraphs(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every text with its questions, and where it stands."""
-    if path.name.endswith(LINES_SUFFIXES):
-        for number, line in enumerate(_lines(path), 1):
+    if _suffix(path) == LINES:
+        for number, line in read_lines(path):
             where = f"{path}, line {number}"
             # The first line of an MRQA file tells what the file is.
             if line.strip() and "header" not in (paragraph := _parsed(line, where)):
                 yield where, paragraph
         return
-    content = _checked(files.read_json(path), dict, "the file", str(path))
+    content = _parsed(read_whole(path), str(path))
     for article_number, article in enumerate(_get(content, "data", list, str(path)), 1):
         where = f"{path}, article {article_number}"
         paragraphs = _get(_checked(article, dict, "an article", where), "paragraphs", list, where)
@@ -91,21 +87,17 @@ def _paragraphs(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield place, _checked(paragraph, dict, "a paragraph", place)
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield from file
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+def _suffix(path: Path) -> str:
+    return Path(without_compression(path.name)).suffix
 
 
-def _parsed(line: bytes, where: str) -> dict[str, Any]:
+def _parsed(text: str, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except ValueError as error:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not readable JSON: {error}") from error
-    paragraph: dict[str, Any] = _checked(value, dict, "the line", where)
-    return paragraph
+    content: dict[str, Any] = _checked(value, dict, "the JSON", where)
+    return content
 
 
 def _example(question: dict[str, Any], context: str, where: str, found: Questions) -> AnswerExample:
@@ -274,7 +266,7 @@ def _search(name: str, source: Path) -> dict[str, list[Path]]:
         raise InputError(f"{source} is neither a folder nor a file")
     found: dict[str, list[Path]] = {}
     for split in SPLITS:
-        candidates = sorted(path for path in source.glob(f"{split}*") if path.name.endswith(SUFFIXES))
+        candidates = sorted(path for path in source.glob(f"{split}*") if _suffix(path) in SUFFIXES)
         found[split] = [path for path in candidates if _version(path) in (None, name)]
         if len(found[split]) > 1:
             listed = ", ".join(path.name for path in found[split])

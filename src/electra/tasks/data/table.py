@@ -1,18 +1,11 @@
-"""A file or folder of somebody's own data -> which table is trained on, scored on and predicted.
-
-The files of somebody's own data -> examples of every split, with labels or without.
-
-Labels and examples -> what a person should know of the data before a model is trained on it.
-
-The examples of somebody's own data -> the family that learns them, and the score that counts.
-
-Somebody's own labelled table, and what its columns mean -> a task; all that is wrong with it comes first.
+"""A user's table, or a folder of tables, and what its columns mean -> a task, checked before any training.
 
     config, path = read_task_file(Path("my_task.yaml"))
     task = load_own(config, path, name="my_task", seed=0)
 
-The labels are those of the training file. Where there is no file to score on, a part of the training examples
-is held out.
+In the order of this file: find the table of each split, read its rows, read examples out of the rows, note
+what a person should know about them, choose the family, and put the task together. The labels are those of
+the training file. If there is no file to score on, a part of the training examples is held out.
 """
 
 import re
@@ -23,7 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from electra import show
 from electra.errors import InputError
+from electra.show import did_you_mean
 from electra.tasks.data.columns import (
     AnswerReader,
     Cells,
@@ -40,17 +35,18 @@ from electra.tasks.data.columns import (
     are_decimal,
     in_order,
     listed,
-    nearest,
     read_task_file,
 )
 from electra.tasks.data.conll import understand_tags
-from electra.tasks.data.table_files import SUFFIXES, is_table, read_table, table_suffix
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
 from electra.tasks.families.family import Family
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging, TaggingExample, convert, marks_chunks
 from electra.tasks.task import TRAIN, Task, class_of, held_out
+from electra.text.quarantine import strict_reading
+from electra.text.sources import COMPRESSIONS, without_compression
+from electra.text.tables import SUFFIXES, is_table, read_table, table_source
 
 DEV, TEST = "dev", "test"
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -61,16 +57,16 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
-    """The table of each split that there is; a single file is what is trained on."""
+    """The table of each split; a single file is the training split."""
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder{nearest(path.name, _names_in(path.parent))}")
+        raise InputError(f"{path}: no such file or folder{did_you_mean(path.name, _names_in(path.parent))}")
     folder = path if path.is_dir() else path.parent
     given = {TRAIN: config.train, DEV: config.dev, TEST: config.test}
     found = {split: _named(folder, split, name) for split, name in given.items() if name is not None}
     if path.is_file():
         if config.train is not None:
             raise InputError(
-                f"train is {config.train!r}, but {path} is a file already: give its folder as data"
+                f"train is {config.train!r}, but data is the file {path}: set data to its folder"
             )
         found[TRAIN] = path
     else:
@@ -81,14 +77,14 @@ def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
     if TRAIN not in found:
         raise InputError(
             f"{path}: no table to train on, expected one with 'train' in its name and one of "
-            f"{' '.join(SUFFIXES)} (also with .gz) at its end; there are "
+            f"{' '.join(SUFFIXES)} (also with {' '.join(COMPRESSIONS)}) at its end; there are "
             f"{listed(_names_in(path)) or 'no files'}: name the file in train"
         )
     return {split: found[split] for split in given if split in found}
 
 
 def _by_name(split: str, tables: list[Path]) -> Path | None:
-    """The table with the split's name among the words of its own; one that has no other word goes first."""
+    """The table whose name contains the split's; a table named only that goes first."""
     words = {table: re.split(r"[^a-z0-9]+", _stem(table)) for table in tables}
     found = [table for table in tables if not set(_NAMES[split]).isdisjoint(words[table])]
     exact = [table for table in found if _stem(table) in _NAMES[split]]
@@ -100,14 +96,14 @@ def _by_name(split: str, tables: list[Path]) -> Path | None:
 
 
 def _stem(table: Path) -> str:
-    return table.name.lower().removesuffix(".gz").removesuffix(table_suffix(table))
+    return Path(without_compression(table.name)).stem.lower()
 
 
 def _named(folder: Path, split: str, name: str) -> Path:
     if not (folder / name).is_file():
         names = _names_in(folder)
         raise InputError(
-            f"{split} is {name!r}: no such file in {folder}, only {listed(names)}{nearest(name, names)}"
+            f"{split} is {name!r}: no such file in {folder}, only {listed(names)}{did_you_mean(name, names)}"
         )
     return folder / name
 
@@ -127,27 +123,30 @@ READERS: Mapping[Kind, type[Reader]] = {
 }
 
 SECRET = "-1"
-"""What datasets of the Hugging Face Hub put in the place of a class that is kept secret."""
+"""Stands for a hidden class in datasets of the Hugging Face Hub."""
 
 Splits = dict[str, list[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The rows of one file that have text."""
+    """The rows of one file, except those without text."""
 
     path: Path
     reader: Reader
     rows: Sequence[Cells]
     skipped: Sequence[int]
     """Lines without text."""
+    encoding: str | None
+    """None for parquet."""
 
 
 def read_rows(config: OwnTaskConfig, path: Path) -> Table:
-    """All rows with text. A row without is an error, or is left out and counted."""
+    """All rows that have text. A row without is an error, or is skipped and counted."""
     reader = READERS[config.kind](config)
     rows, skipped = [], []
-    for line, row in read_table(path, delimiter=config.delimiter_character, quoting=config.quoting):
+    reading = strict_reading(table_source(path))
+    for line, row in read_table(reading, dialect=config.dialect):
         cells = Cells(f"{path}:{line}", row)
         empty = next((column for column in reader.text_columns if cells.has_no_text(column)), None)
         if empty is None:
@@ -156,12 +155,13 @@ def read_rows(config: OwnTaskConfig, path: Path) -> Table:
             skipped.append(line)
         else:
             raise InputError(
-                f"{cells.where}: {empty!r} is empty; mend or remove the line, or set empty to skip to leave "
-                "out all such lines"
+                f"{cells.where}: {empty!r} is empty; correct or remove the line, or set empty to skip to "
+                "leave out all such lines"
             )
     if not rows:
         raise InputError(f"{path}: no examples in it{' but empty ones' if skipped else ''}")
-    return Table(path=path, reader=reader, rows=rows, skipped=skipped)
+    encoding = next(iter(reading.tally.encodings), None)
+    return Table(path=path, reader=reader, rows=rows, skipped=skipped, encoding=encoding)
 
 
 def needs_labels(config: OwnTaskConfig) -> bool:
@@ -170,7 +170,7 @@ def needs_labels(config: OwnTaskConfig) -> bool:
 
 
 def has_labels(table: Table, *, known: Classes | None = None) -> bool:
-    """Whether any row has a label; if so, all must. `known` are the classes of the training file."""
+    """Whether any row has a label; then all must have one. `known`: the classes of the training file."""
     labelled = (cells for cells in table.rows if table.reader.has_label(cells))
     if known and SECRET not in known and table.reader.config.kind == "classification":
         return any(cells.name(table.reader.label_column) != SECRET for cells in labelled)
@@ -178,16 +178,16 @@ def has_labels(table: Table, *, known: Classes | None = None) -> bool:
 
 
 def require_labels(table: Table, *, known: Classes | None = None) -> None:
-    """Say so if a file that is trained or scored on has no label at all."""
+    """Refuse to train or score on a file without any label."""
     if needs_labels(table.reader.config) and not has_labels(table, known=known):
         column = table.reader.label_column
-        # Where the column is missing, this says which there are.
+        # If the column is missing, this names those that exist.
         table.rows[0].value(column)
         raise InputError(f"{table.path}: no line has a label in {column!r}, expected one in every line")
 
 
 def read_splits(tables: Mapping[str, Table], classes: Classes) -> tuple[Splits, frozenset[str]]:
-    """The examples of every split, and which splits have no labels: only test may be one of those."""
+    """The examples of every split, and the splits without labels, which only test may be."""
     splits: Splits = {}
     unlabelled = set()
     for split, table in tables.items():
@@ -201,33 +201,31 @@ def read_splits(tables: Mapping[str, Table], classes: Classes) -> tuple[Splits, 
 
 
 def examples_of(table: Table, *, classes: Classes | None) -> list[Any]:
-    """Rows as examples, each with an id of its own; without `classes` nothing is known of them."""
+    """Rows as examples, each with a unique id; without `classes`, they have no labels."""
     column = table.reader.config.id
     examples: list[Any] = []
     places: dict[str, str] = {}
     for cells in table.rows:
         id = cells.where.rpartition(":")[2] if column is None else cells.name(column)
         if id in places:
-            raise InputError(
-                f"{cells.where}: {column!r} is {id!r}, as in {places[id]}: an id may be there only once"
-            )
+            raise InputError(f"{cells.where}: {column!r} is {id!r}, as in {places[id]}: ids must be unique")
         places[id] = cells.where
         examples.append(table.reader.example(cells, id, classes=classes))
     return examples
 
 
 IMBALANCE = 10
-"""A class that is more times larger than another is worth a word."""
+"""Ratio between the sizes of two classes above which they are reported."""
 
 FEW_EXAMPLES = 10
-"""A class with fewer examples is hardly learned."""
+"""Classes with fewer examples are reported."""
 
 _SHOWN_LABELS = 12
 _SHOWN_LINES = 5
 
 
 def label_notes(counts: Mapping[str, int]) -> list[str]:
-    """All labels with their counts, in the given order, and what is suspicious about them."""
+    """All labels with their counts, in the given order, and anything suspicious about them."""
     labels = list(counts)
     notes = [f"{len(labels)} labels: {_some([f'{label} ({counts[label]:,})' for label in labels])}"]
     largest, smallest = max(labels, key=counts.__getitem__), min(labels, key=counts.__getitem__)
@@ -257,16 +255,19 @@ def answer_notes(examples: Sequence[Any]) -> list[str]:
     return [f"{num_impossible:,} of {len(examples):,} questions have no answer"] if num_impossible else []
 
 
-def skipped_notes(path: Path, lines: Sequence[int]) -> list[str]:
-    """The lines that have no text."""
-    if not lines:
-        return []
-    shown = ", ".join(map(str, lines[:_SHOWN_LINES])) + (", ..." if len(lines) > _SHOWN_LINES else "")
-    return [f"{path}: {len(lines):,} without text skipped: line {shown}"]
+def table_notes(table: Table) -> list[str]:
+    """Lines without text, and an encoding that had to be guessed: another would give other text."""
+    notes = []
+    if lines := table.skipped:
+        shown = ", ".join(map(str, lines[:_SHOWN_LINES])) + (", ..." if len(lines) > _SHOWN_LINES else "")
+        notes.append(f"{table.path}: {len(lines):,} without text skipped: line {shown}")
+    if table.reader.config.encoding is None and table.encoding not in (None, "utf-8"):
+        notes.append(f"{table.path}: read as {table.encoding}; if that is wrong, set encoding")
+    return notes
 
 
 def repeated_notes(splits: Mapping[str, Sequence[Any]], content: Callable[[Any], str]) -> list[str]:
-    """Texts of train that are scored on too, and those that are labelled in more than one way."""
+    """Texts of train that are in other splits, too, and texts with contradicting labels."""
     labels: defaultdict[str, set[Any]] = defaultdict(set)
     for example in splits[TRAIN]:
         labels[content(example)].add(getattr(example, "label", None))
@@ -285,12 +286,11 @@ def repeated_notes(splits: Mapping[str, Sequence[Any]], content: Callable[[Any],
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN_LABELS:,} more" if len(names) > _SHOWN_LABELS else ""
-    return ", ".join(names[:_SHOWN_LABELS]) + more
+    return show.listed(names, most=_SHOWN_LABELS)
 
 
 MAX_DECIMAL_CLASSES = 50
-"""More different decimal numbers than this are values, not classes."""
+"""With more distinct decimal numbers than this, labels are values and not classes."""
 
 
 class Learned(NamedTuple):
@@ -303,7 +303,7 @@ class Learned(NamedTuple):
 
 
 def count_labels(table: Table) -> Counter[str]:
-    """How many examples of the training file have each class, in the classes' order; empty if it has none."""
+    """Number of training examples of each class, in the order of the classes; empty without classes."""
     if not has_labels(table):
         return Counter()
     counts = Counter(name for cells in table.rows for name in table.reader.names(cells))
@@ -313,7 +313,7 @@ def count_labels(table: Table) -> Counter[str]:
 
 
 def _check_labels(table: Table, counts: Counter[str]) -> None:
-    """Whether they are classes at all, and can be told apart."""
+    """Refuse labels that are not classes, or only one class."""
     config = table.reader.config
     if config.kind == "classification" and are_decimal(counts) and len(counts) > MAX_DECIMAL_CLASSES:
         raise InputError(
@@ -354,7 +354,7 @@ def learn_family(config: OwnTaskConfig, counts: Counter[str], splits: Splits) ->
 
 
 def check_family(config: OwnTaskConfig, family: Family[Any]) -> None:
-    """Whether a model learned the kind of thing that the columns are said to hold."""
+    """Refuse columns of another kind of task than the model was trained for."""
     expected = {"answering": QuestionAnswering.name}.get(config.kind, config.kind)
     if family.name != expected:
         kind = {QuestionAnswering.name: "answering"}.get(family.name, family.name)
@@ -402,7 +402,7 @@ __all__ = ["OwnTaskConfig", "load_own", "load_own_file", "read_task_file"]
 def load_own(config: OwnTaskConfig, path: Path, *, name: str, seed: int) -> Task:
     """The task in a file, or in a folder of files for train, dev and test.
 
-    `seed` is that of the part that is held out: fine-tuning with several seeds wants the same for all.
+    `seed` selects the part that is held out, which must be the same for all seeds of the training.
     """
     tables = {split: read_rows(config, file) for split, file in find_files(config, path).items()}
     train = tables[TRAIN]
@@ -413,7 +413,7 @@ def load_own(config: OwnTaskConfig, path: Path, *, name: str, seed: int) -> Task
     # Before anything is held out: a rare tag or class may be there only once.
     family, main_score, splits, notes = learn_family(config, counts, splits)
     for table in tables.values():
-        notes += skipped_notes(table.path, table.skipped)
+        notes += table_notes(table)
     notes += [f"{tables[split].path} has no labels: predicted, not scored" for split in sorted(unlabelled)]
     if DEV not in splits:
         splits, note = _with_dev(train.reader, splits, seed)
@@ -433,7 +433,7 @@ def load_own(config: OwnTaskConfig, path: Path, *, name: str, seed: int) -> Task
 def load_own_file(
     config: OwnTaskConfig, path: Path, *, name: str, family: Family[Any], main_score: str, split: str = TEST
 ) -> Task:
-    """One file for a model that is trained already: the model's labels count, the file need not have any."""
+    """One file for a model that was trained before: the model's labels count, and the file may have none."""
     check_family(config, family)
     table = read_rows(config, path)
     classes = {label: number for number, label in enumerate(family.labels())}
@@ -447,7 +447,7 @@ def load_own_file(
         splits={split: examples},
         unlabelled=frozenset({split} if needs_labels(config) and not is_labelled else ()),
         main_score=main_score,
-        notes=tuple(skipped_notes(path, table.skipped)),
+        notes=tuple(table_notes(table)),
     )
     return _with_long_rows(task) if config.kind == "answering" else task
 
@@ -458,7 +458,7 @@ def _with_long_rows(task: Task) -> Task:
 
 
 def _with_dev(reader: Reader, splits: Splits, seed: int) -> tuple[Splits, str]:
-    """A part of train as dev, and what was done."""
+    """The splits with a part of train as dev, and a note about it."""
     by_class = reader.config.kind == "classification"
     train, dev = held_out(
         splits[TRAIN],
