@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from electra.tasks.families.classification import Classification, MultipleChoice
-from electra.tasks.families.family import ChoiceExample
+from electra.tasks.families.choice import ChoiceExample, MultipleChoice
+from electra.tasks.families.classification import Classification
 from electra.tasks.inference import outputs_of, predict
 from electra.tasks.model import TaskModel
 

@@ -5,7 +5,8 @@ from electra.model.encoder import Encoder
 from electra.model.sizes import EncoderConfig
 from electra.tasks.data.columns import OwnTaskConfig
 from electra.tasks.families.answering import QuestionAnswering
-from electra.tasks.families.classification import Classification, MultipleChoice
+from electra.tasks.families.choice import MultipleChoice
+from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import TextExample
 from electra.tasks.families.tagging import Tagging
 from electra.tasks.folders import FineTuned

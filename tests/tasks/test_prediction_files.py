@@ -5,8 +5,9 @@ import pytest
 
 from electra.errors import InputError
 from electra.tasks.families.answering import AnswerExample, QuestionAnswering
-from electra.tasks.families.classification import Classification, MultipleChoice, Regression
-from electra.tasks.families.family import ChoiceExample, TextExample
+from electra.tasks.families.choice import ChoiceExample, MultipleChoice
+from electra.tasks.families.classification import Classification, Regression
+from electra.tasks.families.family import TextExample
 from electra.tasks.predictions import Predicted, check_form, form_of, write_form
 from electra.tasks.task import Task
 
@@ -21,7 +22,13 @@ COLA = Classification(("unacceptable", "acceptable"))
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [("a.jsonl", "lines"), ("a.csv", "table"), ("a.tsv", "table"), ("a.zip", "submission"), ("a", "squad")],
+    [
+        ("a.jsonl", "lines"),
+        ("a.csv", "table"),
+        ("a.tsv", "table"),
+        ("a.zip", "submission"),
+        ("a", "official"),
+    ],
 )
 def test_the_name_asks_for_the_form(name, form):
     assert form_of(Path(name)) == form

@@ -7,7 +7,7 @@ from electra.errors import InputError
 from electra.tasks import results
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import Score, TextExample
-from electra.tasks.results import Judgement, Outcome
+from electra.tasks.seed_results import Judgement, SeedResult
 from electra.tasks.task import Task
 
 
@@ -25,17 +25,17 @@ def outcome(seed, **values):
         for task, value in values.items()
     }
     history = {task: [{"seed": seed, "step": 1}] for task in values}
-    return Outcome(seed=seed, judgements=judgements, facts={}, history=history)
+    return SeedResult(seed=seed, judgements=judgements, facts={}, history=history)
 
 
 def test_the_middle_of_several_tasks_is_by_the_mean_of_their_scores():
     outcomes = [outcome(0, a=0.9, b=0.1), outcome(1, a=0.5, b=0.9), outcome(2, a=0.2, b=0.2)]
-    assert results.median_outcome([task_of("a"), task_of("b")], outcomes).seed == 0
+    assert results.median_result([task_of("a"), task_of("b")], outcomes).seed == 0
 
 
 def test_an_undefined_score_is_the_worst_of_all():
     outcomes = [outcome(0, a=math.nan), outcome(1, a=0.5), outcome(2, a=0.2)]
-    assert results.median_outcome([task_of("a")], outcomes).seed == 2
+    assert results.median_result([task_of("a")], outcomes).seed == 2
 
 
 def content_of(outcomes, **changes):

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from electra.model.encoder import Encoder, Positions, initialise
-from electra.model.heads import ClassificationHead, RegressionHead
 from electra.seeds import torch_generator
 from electra.tasks.families.family import Family, TaskBatch
 
@@ -46,8 +45,8 @@ class TaskModel(nn.Module):
         return self.heads[_key(task)]
 
     def positions(self, task: str) -> Positions:
-        """Those whose hidden states the head of a task looks at."""
-        return "first" if isinstance(self.head(task), ClassificationHead | RegressionHead) else "all"
+        """Whose hidden states the head of a task reads."""
+        return self.families[task].positions
 
     # Both losses and outputs are had by calling the module: wrappings for several processes see only that.
     def forward(self, batch: TaskBatch, task: str) -> Judged:
