@@ -20,14 +20,14 @@ def test_what_is_written_is_read_again_in_its_order(tmp_path):
     task = Task(name="any", family=Classification(("no", "yes")), splits={"dev": examples}, main_score="mcc")
     scores = {"mcc": Score(math.nan, "all equal"), "accuracy": Score(0.5)}
     judgement = Judgement(scores=scores, predictions=[{"label": "no", "note": "x\u2028y"}])
-    outcome = SeedResult(
+    result = SeedResult(
         seed=3,
         judgements={"any": {"dev": judgement}},
         facts={"config": {"a": 1}},
         train={"steps": 7},
         history={"any": [{"step": 7, "dev": {"accuracy": 0.5}}]},
     )
-    write_seed_result(tmp_path, outcome, [task])
+    write_seed_result(tmp_path, result, [task])
     again = read_seed_result(tmp_path)
     (same,) = again.judgements["any"].values()
     assert list(same.scores) == ["mcc", "accuracy"]
@@ -37,9 +37,9 @@ def test_what_is_written_is_read_again_in_its_order(tmp_path):
     assert same.predictions == judgement.predictions
     assert (again.seed, again.facts, again.train, again.history) == (
         3,
-        outcome.facts,
-        outcome.train,
-        outcome.history,
+        result.facts,
+        result.train,
+        result.history,
     )
 
 

@@ -19,7 +19,7 @@ from electra.model.encoder import Layer
 from electra.model.names import layer_depth
 from electra.show import table
 from electra.tasks import results, sweep
-from electra.tasks.batches import TaskTurns
+from electra.tasks.batches import TaskMixture
 from electra.tasks.config import EpochLogConfig, EpochTrainConfig, paper_size, paper_values
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import AX, GLUE, TaskSource
@@ -32,8 +32,8 @@ from electra.tasks.study import (
     content_hash,
     describe_tasks,
     limited,
-    make_material,
     require_trainable,
+    tokenize_tasks,
 )
 from electra.tasks.sweep import SweepConfig
 from electra.train import devices, resume
@@ -249,7 +249,7 @@ def prepare(arguments: Sequence[str], given: FinetuneConfig, world: World, devic
         out=Path(settings.out),
         source=settings,
         start=start,
-        material=make_material(fewer, start.tokenizer, start.config, max_length=settings.max_length),
+        tokenized=tokenize_tasks(fewer, start.tokenizer, start.config, max_length=settings.max_length),
         dataset_sha256=content_hash(tasks),
         seeds=[settings.seed + number for number in range(settings.seeds)],
         config=resume.plain(config.to_dict(settings)),
@@ -263,10 +263,10 @@ def prepare(arguments: Sequence[str], given: FinetuneConfig, world: World, devic
 def describe(job: Job) -> Iterator[tuple[str, str]]:
     """What a person should know before it begins."""
     study, train = job.study, job.settings.train
-    yield from describe_tasks(study.material)
+    yield from describe_tasks(study.tokenized)
     size = sum(weight.numel() for weight in study.model(study.seeds[0]).parameters())
     yield "model", f"{study.start.description()}; {size:,} parameters"
-    budget = train.budget_for(steps_per_epoch=study.turns(study.seeds[0]).num_batches)
+    budget = train.budget_for(steps_per_epoch=study.train_batches(study.seeds[0]).num_batches)
     words = [
         *([] if train.epochs is None else [f"{train.epochs:g} epoch{'s' if train.epochs != 1 else ''}"]),
         *([] if budget.steps is None else [f"{budget.steps:,} steps of {train.batch_size} examples"]),
@@ -295,7 +295,7 @@ def run_seed(job: Job, seed: int) -> SeedResult:
 def train_seed(job: Job, seed: int, folder: Path) -> tuple[SeedResult, TaskModel]:
     """Train to the end of the budget, and score what is held out."""
     settings, train, study = job.settings, job.settings.train, job.study
-    model, turns = study.model(seed).to(job.device), study.turns(seed)
+    model, batches = study.model(seed).to(job.device), study.train_batches(seed)
     num_layers = study.start.config.num_hidden_layers
     model.encoder.recomputes_layers = train.checkpoint_activations
     if train.compile != "off":
@@ -312,15 +312,15 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[SeedResult, TaskModel
     Session(
         folder=folder,
         state=state,
-        problem=make_problem(job, model, turns, seed),
+        problem=make_problem(job, model, batches, seed),
         loop=LoopConfig(
             schedule=train,
             clip_norm=train.clip_norm,
-            budget=train.budget_for(steps_per_epoch=turns.num_batches),
+            budget=train.budget_for(steps_per_epoch=batches.num_batches),
             device=job.device,
             precision=job.precision,
         ),
-        log=settings.log.in_steps(steps_per_epoch=turns.num_batches),
+        log=settings.log.in_steps(steps_per_epoch=batches.num_batches),
         checkpoint=settings.checkpoint,
         health=settings.health,
         world=job.world,
@@ -334,13 +334,15 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[SeedResult, TaskModel
         seed=seed,
         judgements=study.judge(model),
         facts=study.facts(seed),
-        train={**progress, "epochs": state.step / turns.num_batches},
-        history=results.history(folder / METRICS, study.tasks, seed=seed, steps_per_epoch=turns.num_batches),
+        train={**progress, "epochs": state.step / batches.num_batches},
+        history=results.history(
+            folder / METRICS, study.tasks, seed=seed, steps_per_epoch=batches.num_batches
+        ),
     )
     return result, model
 
 
-def make_problem(job: Job, model: TaskModel, turns: TaskTurns, seed: int) -> FinetuneProblem:
+def make_problem(job: Job, model: TaskModel, batches: TaskMixture, seed: int) -> FinetuneProblem:
     """What is minimised."""
     world, train, study = job.world, job.settings.train, job.study
     micro_batch = train.micro_batch if isinstance(train.micro_batch, int) else None
@@ -353,13 +355,13 @@ def make_problem(job: Job, model: TaskModel, turns: TaskTurns, seed: int) -> Fin
             # A batch is of one task: the heads of the others have no gradient.
             idle_weights=len(study.tasks) > 1,
         ),
-        train=turns,
+        train=batches,
         held_out=study.held_out(),
         seed=seed,
         share=Share(rank=world.rank, world_size=world.size, micro_batch=micro_batch),
         device=job.device,
         tokenizer=study.start.tokenizer,
-        flops_per_token=flops_per_token(model, study.material.train_rows),
+        flops_per_token=flops_per_token(model, study.tokenized.train_rows),
     )
 
 

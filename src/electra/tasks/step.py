@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from electra.model.encoder import Encoder, Positions
 from electra.seeds import derive
-from electra.tasks.batches import PREDICTION_TOKENS, TaskTurns, Unit, collate, share_bounds
+from electra.tasks.batches import PREDICTION_TOKENS, TaskMixture, Unit, collate, share_bounds
 from electra.tasks.families.family import Example, TaskRow
 from electra.tasks.inference import judged_batches, outputs_of
 from electra.tasks.model import TaskModel
@@ -105,7 +105,7 @@ class FinetuneProblem:
     model: TaskModel
     module: nn.Module
     """The model, or its wrapping that sums gradients over processes."""
-    train: TaskTurns
+    train: TaskMixture
     held_out: Sequence[HeldOut]
     seed: int
     share: Share
@@ -125,7 +125,7 @@ class FinetuneProblem:
 
     def begin(self, *, step: int, batch_number: int) -> FinetuneWork:
         """The units of a step, cut into micro-batches."""
-        task, number = self.train.turn(batch_number)
+        task, number = self.train.batch(batch_number)
         units = self.train.tasks[task][number]
         parts = [
             FinetunePart(

@@ -25,7 +25,7 @@ from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
 from electra.show import listed
 from electra.tasks import results
-from electra.tasks.batches import TaskTurns, TrainBatches
+from electra.tasks.batches import TaskMixture, TrainBatches
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
 from electra.tasks.families.family import Score, TaskRow
@@ -51,7 +51,7 @@ _LIMIT_SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class TokenizedTasks:
     """All that a model is trained and scored with."""
 
     tasks: Sequence[Task]
@@ -67,9 +67,9 @@ class Material:
         return [row for by_split in self.rows.values() for row in by_split[TRAIN]]
 
 
-def make_material(
+def tokenize_tasks(
     tasks: Sequence[Task], tokenizer: Tokenizer, encoder: EncoderConfig, *, max_length: int | None
-) -> Material:
+) -> TokenizedTasks:
     """Rows of `train` and of all that is scored."""
     lengths = {task.name: row_length(task, encoder, max_length=max_length) for task in tasks}
     rows = {
@@ -83,7 +83,7 @@ def make_material(
         name: sum(len(row.input_ids) == lengths[name] for row in by_split[TRAIN])
         for name, by_split in rows.items()
     }
-    return Material(tasks=tasks, rows=rows, max_lengths=lengths, num_cut=num_cut)
+    return TokenizedTasks(tasks=tasks, rows=rows, max_lengths=lengths, num_cut=num_cut)
 
 
 def row_length(task: Task, encoder: EncoderConfig, *, max_length: int | None) -> int:
@@ -139,11 +139,11 @@ def content_hash(tasks: Sequence[Task]) -> str:
 _NUM_LABELS = 12
 
 
-def describe_tasks(material: Material) -> Iterator[tuple[str, str]]:
+def describe_tasks(tokenized: TokenizedTasks) -> Iterator[tuple[str, str]]:
     """Lines of a name and what there is to say."""
-    for task in material.tasks:
+    for task in tokenized.tasks:
         yield from describe_task(task)
-        cut, length = material.num_cut[task.name], material.max_lengths[task.name]
+        cut, length = tokenized.num_cut[task.name], tokenized.max_lengths[task.name]
         if cut:
             yield "note", f"{cut:,} training rows fill all {length} tokens: longer texts are cut or divided"
 
@@ -188,7 +188,7 @@ class Study:
     out: Path
     source: TaskSource
     start: Start
-    material: Material
+    tokenized: TokenizedTasks
     dataset_sha256: str
     seeds: Sequence[int]
     config: Mapping[str, Any]
@@ -201,7 +201,7 @@ class Study:
     @property
     def tasks(self) -> Sequence[Task]:
         """In the order in which they were named."""
-        return self.material.tasks
+        return self.tokenized.tasks
 
     def folder(self, seed: int) -> Path:
         """Where a seed keeps what it has."""
@@ -224,14 +224,14 @@ class Study:
         """The model of a seed before it is trained."""
         return self.start.model({task.name: task.family for task in self.tasks}, seed=seed)
 
-    def turns(self, seed: int) -> TaskTurns:
+    def train_batches(self, seed: int) -> TaskMixture:
         """The batches of a seed."""
         size = self.config["train"]["batch_size"]
         batches = {
             name: TrainBatches(rows[TRAIN], task=name, seed=seed, batch_size=size)
-            for name, rows in self.material.rows.items()
+            for name, rows in self.tokenized.rows.items()
         }
-        return TaskTurns(batches, seed=seed)
+        return TaskMixture(batches, seed=seed)
 
     def held_out(self) -> list[HeldOut]:
         """What tells how it goes while a model is trained: the first split of each task."""
@@ -240,7 +240,7 @@ class Study:
                 task=task.name,
                 split=split,
                 examples=task.examples(split),
-                rows=self.material.rows[task.name][split],
+                rows=self.tokenized.rows[task.name][split],
                 main_score=task.main_score,
             )
             for task in self.tasks
@@ -249,7 +249,7 @@ class Study:
 
     def judge(self, model: TaskModel) -> Judgements:
         """What a model says of every split that is scored, of every task."""
-        pad_id, rows = self.start.tokenizer.pad_id, self.material.rows
+        pad_id, rows = self.start.tokenizer.pad_id, self.tokenized.rows
         with self.precisely():
             return {
                 task.name: {
@@ -306,7 +306,7 @@ class Study:
             model=model,
             task=task.name,
             tokenizer=self.start.tokenizer,
-            max_length=self.material.max_lengths[task.name],
+            max_length=self.tokenized.max_lengths[task.name],
             facts={
                 MAIN_SCORE: task.main_score,
                 "score": results.main_value(task, result),
@@ -322,7 +322,7 @@ class Study:
         models = [
             load_model(self._model_folder(seed, task)).model.to(self.choices["device"]) for seed in self.seeds
         ]
-        pad_id, rows = self.start.tokenizer.pad_id, self.material.rows[task.name]
+        pad_id, rows = self.start.tokenizer.pad_id, self.tokenized.rows[task.name]
         with self.precisely():
             return {
                 split: ensemble_judgements(models, task, split, rows[split], pad_id=pad_id)
@@ -335,6 +335,6 @@ class Study:
             **{key: by_seed[0].train[key] for key in ("epochs", "steps")},
             "seconds": sum(result.train["seconds"] for result in by_seed),
             **{key: self.config["train"][key] for key in _SHOWN},
-            "max_length": self.material.max_lengths[task.name],
+            "max_length": self.tokenized.max_lengths[task.name],
             **self.choices,
         }

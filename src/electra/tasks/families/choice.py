@@ -227,6 +227,11 @@ class MultipleChoice(Family[ChoiceExample]):
             }
             yield Mistake(confidence, said)
 
+    def table_row(self, example: ChoiceExample, prediction: Prediction) -> dict[str, str]:
+        """The prompt, the place of the choice, and the choice."""
+        choice = prediction["choice"]
+        return {"prompt": example.prompt, "choice": str(choice), "choice_text": example.choices[choice]}
+
     def answer(self, fields: Mapping[str, Any], predictor: Predictor) -> list[Chosen]:
         """The most probable of each question's choices."""
         questions = check_texts(fields["questions"], name="questions")
