@@ -28,7 +28,7 @@ from electra.text.sources import without_compression
 from electra.text.tables import read_lines
 
 INPUT, MAIN_SCORE = "input", "main_score"
-"""Facts of a fine-tuned model: what it takes, by the keys of --own, and the score that counts."""
+"""Keys in the facts of a fine-tuned model: its columns, by the keys of --own, and its main score."""
 
 TEST = "test"
 
@@ -36,7 +36,7 @@ _ABOUT_FILES = ("train", "dev", "test", "dev_share", "encoding")
 
 
 def input_columns(task: Task, own: OwnTaskConfig | None) -> dict[str, Any]:
-    """What a file for a model of this task looks like; `own`: the columns, if it is somebody's own task."""
+    """The columns of an input file for this task; `own`: those that the user named for a table."""
     if own is not None:
         keys = dataclasses.asdict(own)
     else:
@@ -47,7 +47,7 @@ def input_columns(task: Task, own: OwnTaskConfig | None) -> dict[str, Any]:
 
 
 def input_config(tuned: FineTuned, given: OwnTaskConfig) -> OwnTaskConfig:
-    """The columns that the model was trained with; what a person gives for this file counts more."""
+    """The columns that the model was trained with, overridden by those given for this file."""
     default = dataclasses.asdict(OwnTaskConfig())
     changed = {key: value for key, value in dataclasses.asdict(given).items() if value != default[key]}
     known = {"kind": tuned.family.kind, **tuned.facts.get(INPUT, {})}
@@ -55,7 +55,7 @@ def input_config(tuned: FineTuned, given: OwnTaskConfig) -> OwnTaskConfig:
 
 
 def load_input(tuned: FineTuned, path: Path, given: OwnTaskConfig) -> Task:
-    """The examples of a file; of a plain text, each line is one."""
+    """The examples of a table, or of a .txt file with one example per line."""
     if not path.is_file():
         raise InputError(f"--input {path}: no such file")
     own, main_score = input_config(tuned, given), str(tuned.facts.get(MAIN_SCORE, ""))
@@ -100,7 +100,7 @@ class SubmissionFile(NamedTuple):
 def submission_file(
     name: str, split: str, examples: Sequence[Example], predictions: Sequence[Prediction]
 ) -> SubmissionFile:
-    """What a model of task `name` says of a test split, in the official form."""
+    """Predictions for a test split of task `name`, in the official form."""
     task = glue_task(name)
     official = {row.name: row.submission for row in task.splits if row.submission}
     if split not in official:
@@ -114,7 +114,7 @@ def submission_file(
 
 
 def write_submission(path: str | Path, parts: Sequence[SubmissionFile]) -> list[str]:
-    """Write the zip; what the server will miss in it comes back, a line each."""
+    """Write the zip; returns a line for each thing that the server will miss in it."""
     names = [part.name for part in parts]
     assert len(set(names)) == len(names), f"a test set is there twice in {names}"
     content = io.BytesIO()
@@ -129,7 +129,7 @@ def write_submission(path: str | Path, parts: Sequence[SubmissionFile]) -> list[
 
 
 def gaps(parts: Sequence[SubmissionFile]) -> list[str]:
-    """The test sets that are missing, and those that are not whole."""
+    """The test sets that are missing or incomplete."""
     counts = {part.name: part.num_examples for part in parts}
     remarks = []
     for task in TASKS:
@@ -159,7 +159,7 @@ _FORMS: Mapping[str, Form] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What a model said of one split."""
+    """Predictions for one split."""
 
     task: Task
     split: str
@@ -167,12 +167,12 @@ class Predicted:
 
     @property
     def examples(self) -> Sequence[Example]:
-        """Which were judged."""
+        """Those that were predicted."""
         return self.task.examples(self.split)
 
 
 def form_of(path: Path) -> Form:
-    """The form that the name of a file asks for."""
+    """The form that a file name asks for."""
     if path.suffix not in _FORMS:
         raise InputError(
             f"--out {path}: expected a name that ends in .jsonl, .csv or .tsv, in .zip for a submission to "
@@ -182,7 +182,7 @@ def form_of(path: Path) -> Form:
 
 
 def check_form(path: Path, task: Task, splits: Sequence[str]) -> None:
-    """Refuse what the file could not hold, before anything is predicted."""
+    """Refuse what the file cannot hold, before predicting."""
     form = form_of(path)
     if form == "submission":
         for split in splits:
@@ -196,7 +196,7 @@ def check_form(path: Path, task: Task, splits: Sequence[str]) -> None:
 
 
 def write_form(path: Path, predicted: Sequence[Predicted]) -> list[str]:
-    """Write the file or folder; what a person should know of it comes back, a line each."""
+    """Write the file or folder; returns notes for the user."""
     form = form_of(path)
     if form == "submission":
         parts = [

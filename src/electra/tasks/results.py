@@ -31,9 +31,9 @@ AVERAGE = "average"
 MAX_MISTAKES = 50
 
 NOT_FRACTIONS = ("_thresh",)
-"""How the names of values end that are not shares of anything, such as the best threshold of SQuAD 2.0."""
+"""Suffixes of values that are no fractions, such as the best threshold of SQuAD 2.0."""
 
-# As in the paper: WNLI, whose training and development sets contradict each other, is left out.
+# As in the paper: the training and development sets of WNLI contradict each other.
 NOT_AVERAGED = ("wnli",)
 
 
@@ -52,7 +52,7 @@ def over_seeds(scores: Sequence[Score]) -> dict[str, Any]:
 
 
 def median(values: Sequence[float | None]) -> float | None:
-    """The median, with what is undefined below every number; None if it falls there."""
+    """The median, where None counts as less than every number; None if it is among those."""
     if not values:
         return None
     middle = statistics.median(-math.inf if value is None else value for value in values)
@@ -60,7 +60,7 @@ def median(values: Sequence[float | None]) -> float | None:
 
 
 def median_seed(values: Sequence[float | None]) -> int:
-    """The position of the value in the middle; of two, the lower. Its model stands for all of them."""
+    """The position of the median, the lower of two: the seed whose model is kept as the final one."""
     order = sorted(range(len(values)), key=lambda position: (_or_lowest(values[position]), position))
     return order[(len(order) - 1) // 2]
 
@@ -88,13 +88,13 @@ def worst_mistakes(
 
 
 def main_value(task: Task, result: SeedResult) -> float | None:
-    """The score that counts, on the first split that is scored."""
+    """The main score on the first split that is scored."""
     score = result.judgements[task.name][task.scored_splits[0]].scores[task.main_score]
     return score.value if score.is_defined else None
 
 
 def median_result(tasks: Sequence[Task], by_seed: Sequence[SeedResult]) -> SeedResult:
-    """The fine-tuning in the middle; of several tasks by the mean of their main scores."""
+    """The median seed; with several tasks, by the mean of their main scores."""
     means = []
     for result in by_seed:
         values = [main_value(task, result) for task in tasks]
@@ -115,7 +115,7 @@ def scores_content(
     is_partial: bool,
     chosen: SeedResult,
 ) -> dict[str, Any]:
-    """What scores.json says of one task; `together`: the scores of all seeds' models as one, by split."""
+    """The content of scores.json for one task; `together`: the scores of the ensemble, by split."""
     splits, labels = {}, list(task.family.labels())
     for split, judgement in chosen.judgements[task.name].items():
         examples = task.examples(split)
@@ -154,7 +154,7 @@ def _values(scores: Mapping[str, Score]) -> Iterator[tuple[str, float | None]]:
 
 
 def write_scores(folder: Path, task: Task, content: Mapping[str, Any], *, chosen: SeedResult) -> None:
-    """Predictions, and the scores last."""
+    """Write predictions, and the scores last."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, judgement in chosen.judgements[task.name].items():
         ids = [example.id for example in task.examples(split)]
@@ -163,7 +163,7 @@ def write_scores(folder: Path, task: Task, content: Mapping[str, Any], *, chosen
 
 
 def copy_final(model: Path, folder: Path) -> None:
-    """Put a model in its place in the folder of a task, whole or not at all."""
+    """Copy a model into the folder of a task, whole or not at all."""
     with files.appearing_whole(folder / FINAL) as unfinished:
         shutil.copytree(model, unfinished, dirs_exist_ok=True)
 
@@ -171,7 +171,7 @@ def copy_final(model: Path, folder: Path) -> None:
 def history(
     metrics: Path, tasks: Sequence[Task], *, seed: int, steps_per_epoch: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """By task: what every look at the held-out examples gave, with the mean training loss before it."""
+    """Every evaluation during training, by task, with the mean training loss since the one before."""
     found: dict[str, list[dict[str, Any]]] = {task.name: [] for task in tasks}
     losses: list[float] = []
     for line in metrics.read_text(encoding="utf-8").splitlines():
@@ -195,7 +195,7 @@ def history(
 
 
 def read_baseline(folder: str, task: Task, *, alone: bool) -> dict[str, Any] | None:
-    """The scores of another fine-tuning, to stand beside these; None if none is named."""
+    """The scores of another fine-tuning to compare with; None if none is named."""
     if not folder:
         return None
     path = Path(folder) / SCORES if alone else Path(folder) / task.name / SCORES
@@ -207,7 +207,7 @@ def read_baseline(folder: str, task: Task, *, alone: bool) -> dict[str, Any] | N
 
 
 def main_median(folder: Path) -> float | None:
-    """The median of the main score, of the by_seed in a folder."""
+    """The median of the main score in a folder of results."""
     content = files.read_json(folder / SCORES)
     split = content["splits"][content["main_split"]]
     value: float | None = split["scores"][content["main_score"]]["median"]
@@ -215,7 +215,7 @@ def main_median(folder: Path) -> float | None:
 
 
 def places(folder: Path, content: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Where a person finds what."""
+    """What was written where, to be printed."""
     of_several = f" (of seed {content['median_seed']}, the median)" if len(content["seeds"]) > 1 else ""
     return [
         ("scores", str(folder / SCORES)),
@@ -225,7 +225,7 @@ def places(folder: Path, content: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 RELEASED = "the authors' released ELECTRA-{size}, which was trained longer than the one in their paper"
-"""What must be said wherever the scores below are shown: these "++" models are not the paper's."""
+"""To be said wherever these scores are shown: the released "++" models are not the paper's."""
 
 # Percent, medians on the development sets; CoLA by MCC, STS-B by Spearman, MRPC by accuracy, SQuAD by exact
 # match, CoNLL-2000 by chunk F1. From the README of the authors' code.
@@ -268,14 +268,14 @@ def _cells(name: str, summary: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def shown(name: str, value: float | None) -> str:
-    """A score as a person reads it: a fraction in percent."""
+    """A score to print: fractions in percent."""
     if value is None:
         return "-"
     return f"{value:.3g}" if name.endswith(NOT_FRACTIONS) else f"{100 * value:.2f}"
 
 
 def glue_table(ours: Mapping[str, float | None], *, size: Size, names: Sequence[str]) -> str:
-    """Medians of the GLUE tasks that were run, with their average, above those of the released model."""
+    """Medians and average of the GLUE tasks that were run, above those of the released model."""
     theirs = {task: value / 100 for task, value in released(size).items()}
     counted = [name for name in names if name in ours and name not in NOT_AVERAGED]
     rows = [("", *names, AVERAGE)]

@@ -23,10 +23,10 @@ SCORES, PREDICTIONS = "scores.json", "predictions"
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What a model says of one split, and how right it is."""
+    """Predictions for one split, and their scores."""
 
     scores: Mapping[str, Score]
-    """Empty if the labels are not known."""
+    """Empty if the labels are unknown."""
     predictions: Sequence[Prediction]
 
 
@@ -39,25 +39,25 @@ Rows = Mapping[str, Mapping[str, Sequence[TaskRow]]]
 
 @dataclass(frozen=True, kw_only=True)
 class SeedResult:
-    """What one fine-tuning has given."""
+    """The result of one fine-tuning."""
 
     seed: int
     judgements: Judgements
     facts: Mapping[str, Any]
-    """What it was made of: config and hashes."""
+    """Config and hashes of what it was trained with."""
     train: Mapping[str, Any] = field(default_factory=dict)
     """Steps, seconds and the like."""
     history: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """By task: what the looks at the held-out examples gave."""
+    """Evaluations during training, by task."""
 
 
 def judge(
     model: TaskModel, head: str, task: Task, split: str, rows: Sequence[TaskRow], *, pad_id: int
 ) -> Judgement:
-    """Let a model predict a split by one of its heads, and score it if its labels are known."""
+    """Predict a split with one of the model's heads, and score it if its labels are known."""
     examples = task.examples(split)
     outputs = outputs_of(model, head, rows, pad_id=pad_id)
-    # By the model's own family: it knows the labels in the order of the head's logits.
+    # The model's own family knows the labels in the order of the head's logits.
     family = model.families[head]
     predictions = family.predictions(examples, rows, outputs)
     scores = {} if split in task.unlabelled else family.scores(examples, predictions)
@@ -65,13 +65,13 @@ def judge(
 
 
 def judge_split(tuned: FineTuned, task: Task, split: str) -> Judgement:
-    """The same for a model that was read from a folder."""
+    """The same with a model from a folder."""
     rows = tuned.family.rows(task.examples(split), tuned.tokenizer, max_length=tuned.max_length)
     return judge(tuned.model, tuned.task, task, split, rows, pad_id=tuned.tokenizer.pad_id)
 
 
 def write_seed_result(folder: Path, result: SeedResult, tasks: Sequence[Task]) -> None:
-    """Predictions first, then the scores that say that all is there."""
+    """Write predictions, then the scores: they mark the seed as finished."""
     for task in tasks:
         for split, judgement in result.judgements[task.name].items():
             path = folder / PREDICTIONS / f"{task.name}.{split}.jsonl"
@@ -101,7 +101,7 @@ def read_seed_result(folder: Path) -> SeedResult:
 
 
 def write_predictions(path: Path, ids: Sequence[str], predictions: Sequence[Prediction]) -> None:
-    """A line for each example: its id, and what the model says of it."""
+    """Write a line for each example: its id and its prediction."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
         json.dumps({"id": id, **prediction}, ensure_ascii=False, allow_nan=False) + "\n"
@@ -118,7 +118,7 @@ def read_predictions(path: Path) -> list[Prediction]:
 
 
 def _as_list(scores: Mapping[str, Score]) -> list[dict[str, Any]]:
-    """As a list, which keeps their order: the first is the one that counts."""
+    """As a list, which keeps their order: the main score is the first."""
     return [
         {"name": name, "value": score.value if score.is_defined else None, "undefined": score.undefined}
         for name, score in scores.items()
