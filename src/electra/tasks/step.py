@@ -39,7 +39,7 @@ class Share:
     """Units in one forward pass; None: all of them."""
 
     def pieces(self, num_units: int) -> list[range]:
-        """The units of each micro-batch; every process has as many of them, since they wait for each other."""
+        """The units of each micro-batch; all processes have as many, since they wait for each other."""
         first, last = share_bounds(num_units, rank=self.rank, world_size=self.world_size)
         largest_share = -(-num_units // self.world_size)
         size = self.micro_batch or largest_share
