@@ -251,6 +251,10 @@ class Family(ABC, Generic[ExampleT]):
     def settings(self) -> dict[str, Any]:
         """The arguments that make the same family again, as JSON can hold them."""
 
+    def can_judge(self, other: "Family[Any]") -> bool:
+        """Whether a model of this family can be scored on examples of another one."""
+        return (self.name, self.labels()) == (other.name, other.labels())
+
     # Tables.
 
     @classmethod

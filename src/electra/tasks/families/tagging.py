@@ -360,6 +360,10 @@ class Tagging(Family[TaggingExample]):
         """Both fields."""
         return dataclasses.asdict(self)
 
+    def can_judge(self, other: Family[Any]) -> bool:
+        """Whatever tags occur there: those that this model does not know count as wrong."""
+        return self.name == other.name
+
     @classmethod
     def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
         """With the tags of the training sentences, read in whatever scheme they are."""
