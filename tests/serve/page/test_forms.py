@@ -89,7 +89,7 @@ def test_answer(visit):
 
 def test_choose(visit, server):
     page = visit("choose", abilities=["embed", "choose"])
-    page.get_by_label("Question").fill("Who ate it?")
+    page.locator("#choose-question").fill("Who ate it?")
     page.get_by_label("Two or more choices").fill("the chef\n\n")
     page.get_by_role("button", name="Choose").click()
     expect(page.get_by_text("Write at least two choices.")).to_be_visible()

@@ -62,7 +62,7 @@ class Ordinal(Family[TextExample]):
     positions = "first"
     card = Card(what="An ELECTRA that gives stars.", use='model.ask("rate", texts=["fine"])')
     ability = Ability(
-        name="rate", purpose="stars", request=RateRequest, answer=Rated, example={"texts": ["lovely"]}
+        name="rate", purpose="stars", request=RateRequest, answer=Rated, example={"texts": ["fast"]}
     )
 
     def __init__(self, highest: int) -> None:
@@ -128,7 +128,7 @@ class Ordinal(Family[TextExample]):
         return {"logits": head(hidden_BLD)}
 
 
-STARS = {"awful": 1, "dull": 2, "lovely": 3}
+STARS = {"river": 1, "music": 2, "fast": 3}
 
 
 def write_table(path, count):
@@ -136,7 +136,7 @@ def write_table(path, count):
     rows = []
     for _ in range(count):
         word = rng.choice(list(STARS))
-        words = [word, *rng.choices(("the", "film", "was", "and", "rather"), k=3)]
+        words = [word, *rng.choices(("the", "old", "was", "and", "city"), k=3)]
         rng.shuffle(words)
         rows.append((" ".join(words), STARS[word]))
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -157,7 +157,7 @@ def test_a_registered_family_goes_from_the_table_to_the_server(registered, make_
     write_table(tmp_path / "train.csv", 96)
     write_table(tmp_path / "dev.csv", 24)
     tuned, columns = tmp_path / "tuned", {"task": "csv", "own__kind": "stars"}
-    training = {"train__epochs": 5, "train__learning_rate": 0.002, "train__layer_decay": 1.0}
+    training = {"train__epochs": 6, "train__learning_rate": 0.005, "train__layer_decay": 1.0}
     run(
         "finetune", model="none", like=make_run(), data=tmp_path, out=tuned, seeds=2, ensemble="on",
         dropout=0.0, train__batch_size=8, **columns, **training,
@@ -173,19 +173,19 @@ def test_a_registered_family_goes_from_the_table_to_the_server(registered, make_
     assert again["scores"]["accuracy"]["values"] in ([value] for value in dev["scores"]["accuracy"]["values"])
     assert len(again["errors"]) == round(24 * (1 - again["scores"]["accuracy"]["values"][0]))
 
-    (tmp_path / "new.txt").write_text("the dull film\nlovely\n", encoding="utf-8")
+    (tmp_path / "new.txt").write_text("the old music\nfast\n", encoding="utf-8")
     run("predict", model=tuned, input=tmp_path / "new.txt", out=tmp_path / "said.csv")
     with (tmp_path / "said.csv").open(encoding="utf-8", newline="") as file:
         said = list(csv.DictReader(file))
-    assert [row["text"] for row in said] == ["the dull film", "lovely"]
+    assert [row["text"] for row in said] == ["the old music", "fast"]
 
     model = electra.load(tuned)
     assert model.abilities == ("embed", "rate")
-    answers = model.ask("rate", texts=["the dull film", "lovely"])
+    answers = model.ask("rate", texts=["the old music", "fast"])
     assert [str(answer["stars"]) for answer in answers] == [row["stars"] for row in said]
     with serving(build_app(model, limits=Limits())) as url:
-        assert ask(url, "/rate", {"texts": ["the dull film", "lovely"]}).content == {"results": answers}
-        assert ask(url, "/rate", {"texts": "lovely"}).error["field"] == "texts"
+        assert ask(url, "/rate", {"texts": ["the old music", "fast"]}).content == {"results": answers}
+        assert ask(url, "/rate", {"texts": "fast"}).error["field"] == "texts"
         description = ask(url, "/openapi.json").content
     answer = description["components"]["schemas"]["Rated"]
     assert answer["properties"]["stars"]["description"] == "From 1."
@@ -193,7 +193,7 @@ def test_a_registered_family_goes_from_the_table_to_the_server(registered, make_
     run("export", model=tuned, to="transformers", out=tmp_path / "shipped")
     assert (tmp_path / "shipped" / "head.safetensors").is_file()
     assert "transformers has no class for stars" in (tmp_path / "shipped" / "README.md").read_text()
-    assert electra.load(tmp_path / "shipped").ask("rate", texts=["lovely"]) == answers[1:]
+    assert electra.load(tmp_path / "shipped").ask("rate", texts=["fast"]) == answers[1:]
 
 
 def test_a_kind_that_is_not_in_the_table_is_refused(make_run, tmp_path, capsys):
