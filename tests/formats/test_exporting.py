@@ -21,7 +21,8 @@ from electra.formats.transformers import (
 )
 from electra.predict.load import load
 from electra.tasks.families.answering import QuestionAnswering
-from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
+from electra.tasks.families.choice import MultipleChoice
+from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
 

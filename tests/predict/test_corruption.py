@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from electra.errors import InputError
 from electra.predict.load import load
 from electra.predict.pretrained import fuse, splice
-from electra.predict.spans import locate
+from electra.text.spans import locate
 
 pytestmark = pytest.mark.numeric
 

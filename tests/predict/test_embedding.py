@@ -7,7 +7,7 @@ import transformers
 
 from electra.errors import InputError
 from electra.predict.load import load
-from electra.predict.spans import windows
+from electra.text.windows import windows
 
 pytestmark = pytest.mark.numeric
 

@@ -4,7 +4,7 @@ import torch
 import transformers
 
 from electra.predict.load import load
-from electra.predict.spans import windows
+from electra.text.windows import windows
 
 pytestmark = pytest.mark.numeric
 

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from electra.errors import InputError
-from electra.predict.spans import Reader, windows
+from electra.predict.windows import Reader
+from electra.text.windows import windows
 
 CPU = torch.device("cpu")
 

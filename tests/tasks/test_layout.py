@@ -13,8 +13,9 @@ from electra.model.encoder import Encoder, initialise
 from electra.seeds import torch_generator
 from electra.tasks.batches import collate
 from electra.tasks.families.answering import AnswerExample, QuestionAnswering, answer_mask
-from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
-from electra.tasks.families.family import ChoiceExample, TextExample
+from electra.tasks.families.choice import ChoiceExample, MultipleChoice
+from electra.tasks.families.classification import Classification, MultiLabel, Regression
+from electra.tasks.families.family import TextExample
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging, TaggingExample
 from electra.tasks.folders import FineTuned, copy_head, load_encoder, load_model, save_model

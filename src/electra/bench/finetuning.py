@@ -44,7 +44,7 @@ from electra.model.encoder import Encoder, initialise
 from electra.model.names import layer_depth
 from electra.model.sizes import EncoderConfig
 from electra.seeds import numpy_generator, torch_generator
-from electra.tasks.batches import TaskTurns, TrainBatches, collate
+from electra.tasks.batches import TaskMixture, TrainBatches, collate
 from electra.tasks.data.glue import load_glue
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import TaskRow, TextExample
@@ -260,7 +260,7 @@ def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
     problem = FinetuneProblem(
         model=model,
         module=model,
-        train=TaskTurns({_TASK: batches}, seed=0),
+        train=TaskMixture({_TASK: batches}, seed=0),
         held_out=[],
         seed=0,
         share=Share(),

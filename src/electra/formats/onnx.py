@@ -32,24 +32,14 @@ from electra import files
 from electra.errors import InputError, import_extra
 from electra.formats.imported import ARCHITECTURES, Role
 from electra.model.encoder import Encoder
-from electra.model.heads import (
-    ClassificationHead,
-    DiscriminatorHead,
-    GeneratorHead,
-    RegressionHead,
-    SpanHead,
-    TaggingHead,
-)
+from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.predict.load import load
 from electra.predict.onnx_engine import HIDDEN_STATES, ONNX_KEY, WORD_TABLE, OnnxFacts, open_session
-from electra.predict.spans import Reader
+from electra.predict.windows import Reader
 from electra.seeds import numpy_generator
 from electra.show import megabytes
 from electra.tasks import folders
-from electra.tasks.families.answering import AnswerHead
-from electra.tasks.families.classification import Regression
 from electra.tasks.families.family import Family
-from electra.tasks.families.similarity import PoolingHead
 from electra.tasks.folders import CONFIG, GRAPH, HEAD_WEIGHTS, TASK_KEY
 from electra.text.tokenizer import Tokenizer
 
@@ -87,20 +77,10 @@ class Graph(nn.Module):
         match self.head:
             case GeneratorHead() as head:
                 return {"logits": head(hidden_BLD, self.encoder.embeddings.word_embeddings.weight)}
-            case RegressionHead() as head:
-                value_B1 = head(hidden_BLD)[:, None]
-                if isinstance(self.family, Regression):
-                    value_B1 = self.family.low + value_B1 * (self.family.high - self.family.low)
-                return {"logits": value_B1}
-            case DiscriminatorHead() | ClassificationHead() | TaggingHead() as head:
+            case DiscriminatorHead() as head:
                 return {"logits": head(hidden_BLD)}
-            case PoolingHead() as head:
-                return {"sentence_embedding": head(hidden_BLD, attention_mask_BL)}
-            case AnswerHead(span=SpanHead() as span):
-                return {
-                    "start_logits": span.start(hidden_BLD).squeeze(-1),
-                    "end_logits": span.end(hidden_BLD).squeeze(-1),
-                }
+            case nn.Module() as head if self.family is not None:
+                return self.family.onnx_outputs(head, hidden_BLD, attention_mask_BL)
         return {}
 
 

@@ -27,19 +27,19 @@ from electra.model import names
 from electra.model.sizes import EncoderConfig, transformers_obstacle
 from electra.predict import load
 from electra.predict.onnx_engine import is_onnx
-from electra.predict.spans import SharedTokenizer
 from electra.tasks import folders
+from electra.tasks.families.similarity import add_sentence_transformer
 from electra.tasks.folders import (
     CONFIG,
     INDEX,
     OWN_LAYOUT,
     WEIGHTS,
-    add_sentence_transformer,
     load_tokenizer,
     read_config,
     read_tensors,
     read_values,
 )
+from electra.text.spans import SharedTokenizer
 from electra.text.tokenizer import SETTINGS_FILE, Tokenizer
 
 _HEADS: dict[Role, str] = {

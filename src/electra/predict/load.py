@@ -22,9 +22,10 @@ from electra.predict import onnx_engine
 from electra.predict.model import Model
 from electra.predict.onnx_engine import OnnxEncoder, OnnxFacts, is_onnx
 from electra.predict.pretrained import Discriminator, Generator
-from electra.predict.spans import Reader, SharedTokenizer
+from electra.predict.windows import Reader
 from electra.tasks import folders
 from electra.tasks.folders import CONFIG, OWN_LAYOUT
+from electra.text.spans import SharedTokenizer
 from electra.text.tokenizer import SETTINGS_FILE
 
 Engine = Literal["torch", "onnx"]

@@ -26,9 +26,10 @@ from torch import Tensor
 
 from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead, GeneratorHead
-from electra.predict.spans import Ids, ReadBatch, Reader, Span, Tokens, WindowRow
+from electra.predict.windows import ReadBatch, Reader, WindowRow
 from electra.seeds import numpy_generator
-from electra.tasks.families.similarity import Pooling
+from electra.tasks.families.family import Pooling
+from electra.text.spans import Ids, Span, Tokens
 from electra.text.tokenizer import Tokenizer
 from electra.text.vocabulary import CONTINUATION
 

@@ -10,7 +10,7 @@ from electra.tasks import results
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
 from electra.tasks.folders import load_model
-from electra.tasks.results import Outcome, judge_split
+from electra.tasks.seed_results import SeedResult, judge_split
 from electra.tasks.study import describe_task, limited
 from electra.tasks.task import TRAIN
 from electra.train import devices
@@ -62,18 +62,18 @@ def main(arguments: Sequence[str]) -> None:
     with devices.autocast(device, devices.choose_precision(settings.precision, device, World())):
         judgements = {split: judge_split(tuned, task, split) for split in splits}
     seed = int(tuned.facts.get("seed", 0))
-    outcome = Outcome(seed=seed, judgements={task.name: judgements}, facts={})
+    result = SeedResult(seed=seed, judgements={task.name: judgements}, facts={})
     content = results.scores_content(
         task,
-        [outcome],
+        [result],
         model=settings.model,
         train={},
         together={},
         notes=[],
         is_partial=settings.limit_eval is not None,
-        chosen=outcome,
+        chosen=result,
     )
     print(f"\n{results.score_table(content['splits'], main_score=task.main_score)}")
     if settings.out:
-        results.write_scores(Path(settings.out), task, content, chosen=outcome)
+        results.write_scores(Path(settings.out), task, content, chosen=result)
         print(f"\n  {settings.out}")

@@ -26,7 +26,8 @@ from electra.predict.load import Engine, load
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
 from electra.tasks.folders import FineTuned, load_model
-from electra.tasks.results import judge_split, shown
+from electra.tasks.results import shown
+from electra.tasks.seed_results import judge_split
 from electra.tasks.task import Task
 
 Form = Literal["transformers", "onnx", "onnx-int8"]
@@ -98,8 +99,8 @@ def export(form: Form, source: Source, folder: Path) -> Exported:
         architecture = write_transformers(source, folder)
         loaded = for_transformers(source, folder, architecture)
         facts = {"Form": form, "Class": architecture}
-        if loaded.has_other_head:
-            facts["Head"] = "transformers has none that computes the same: in head.safetensors"
+        if loaded.obstacle:
+            facts["Head"] = f"in head.safetensors, since {loaded.obstacle}"
         return Exported(facts, loaded, "torch")
     # It takes an extra, which the other form does not need.
     from electra.formats.onnx import export_onnx

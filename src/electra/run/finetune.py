@@ -19,23 +19,21 @@ from electra.model.encoder import Layer
 from electra.model.names import layer_depth
 from electra.show import table
 from electra.tasks import results, sweep
-from electra.tasks.batches import TaskTurns
+from electra.tasks.batches import TaskMixture
 from electra.tasks.config import EpochLogConfig, EpochTrainConfig, paper_size, paper_values
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import AX, GLUE, TaskSource
-from electra.tasks.families.similarity import Similarity
 from electra.tasks.folders import find_start
 from electra.tasks.model import TaskModel
-from electra.tasks.results import Outcome
+from electra.tasks.seed_results import SeedResult
 from electra.tasks.step import FinetuneProblem, Share, flops_per_token
 from electra.tasks.study import (
     Study,
     content_hash,
     describe_tasks,
-    ensemble_obstacle,
     limited,
-    make_material,
     require_trainable,
+    tokenize_tasks,
 )
 from electra.tasks.sweep import SweepConfig
 from electra.train import devices, resume
@@ -212,9 +210,9 @@ def finetune(arguments: Sequence[str], given: FinetuneConfig, world: World, devi
             notes.append(note)
         for seed in filter(study.is_finished, study.seeds):
             job.check(study.read(seed).facts, seed=seed)
-        outcomes = [run_seed(job, seed) for seed in study.seeds]
+        by_seed = [run_seed(job, seed) for seed in study.seeds]
         if world.writes:
-            for task, content in zip(study.tasks, study.conclude(outcomes, notes), strict=True):
+            for task, content in zip(study.tasks, study.conclude(by_seed, notes), strict=True):
                 show(study.task_folder(task), content)
 
 
@@ -231,10 +229,9 @@ def prepare(arguments: Sequence[str], given: FinetuneConfig, world: World, devic
     for task in tasks:
         require_trainable(task)
         results.read_baseline(settings.baseline, task, alone=len(tasks) == 1)
-        if settings.ensemble == "on" and (reason := ensemble_obstacle(task.family)):
+        if settings.ensemble == "on" and (reason := task.family.ensemble_obstacle):
             raise InputError(f"--ensemble on is not possible for {task.name}: {reason}")
-        compares = isinstance(task.family, Similarity) and task.family.loss != "sts"
-        if compares and (settings.train.micro_batch != "all" or world.size > 1):
+        if task.family.needs_whole_batch and (settings.train.micro_batch != "all" or world.size > 1):
             raise InputError(
                 f"{task.name} learns by comparing the pairs of a batch, which must then be in one piece: "
                 "--train.micro_batch all, and one process"
@@ -252,7 +249,7 @@ def prepare(arguments: Sequence[str], given: FinetuneConfig, world: World, devic
         out=Path(settings.out),
         source=settings,
         start=start,
-        material=make_material(fewer, start.tokenizer, start.config, max_length=settings.max_length),
+        tokenized=tokenize_tasks(fewer, start.tokenizer, start.config, max_length=settings.max_length),
         dataset_sha256=content_hash(tasks),
         seeds=[settings.seed + number for number in range(settings.seeds)],
         config=resume.plain(config.to_dict(settings)),
@@ -266,10 +263,10 @@ def prepare(arguments: Sequence[str], given: FinetuneConfig, world: World, devic
 def describe(job: Job) -> Iterator[tuple[str, str]]:
     """What a person should know before it begins."""
     study, train = job.study, job.settings.train
-    yield from describe_tasks(study.material)
+    yield from describe_tasks(study.tokenized)
     size = sum(weight.numel() for weight in study.model(study.seeds[0]).parameters())
     yield "model", f"{study.start.description()}; {size:,} parameters"
-    budget = train.budget_for(steps_per_epoch=study.turns(study.seeds[0]).num_batches)
+    budget = train.budget_for(steps_per_epoch=study.train_batches(study.seeds[0]).num_batches)
     words = [
         *([] if train.epochs is None else [f"{train.epochs:g} epoch{'s' if train.epochs != 1 else ''}"]),
         *([] if budget.steps is None else [f"{budget.steps:,} steps of {train.batch_size} examples"]),
@@ -280,25 +277,25 @@ def describe(job: Job) -> Iterator[tuple[str, str]]:
     yield "seeds", ", ".join(map(str, study.seeds))
 
 
-def run_seed(job: Job, seed: int) -> Outcome:
+def run_seed(job: Job, seed: int) -> SeedResult:
     """One fine-tuning; what it gave is read again if it is finished."""
     study, folder = job.study, job.study.folder(seed)
     if not study.is_finished(seed):
         if job.world.writes:
             print(f"\nseed {seed}", file=sys.stderr, flush=True)
-        outcome, model = train_seed(job, seed, folder)
+        result, model = train_seed(job, seed, folder)
         if job.world.writes:
-            study.finish(seed, model, outcome)
+            study.finish(seed, model, result)
     job.world.barrier()
     if job.world.writes and not job.settings.keep_checkpoints:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     return study.read(seed)
 
 
-def train_seed(job: Job, seed: int, folder: Path) -> tuple[Outcome, TaskModel]:
+def train_seed(job: Job, seed: int, folder: Path) -> tuple[SeedResult, TaskModel]:
     """Train to the end of the budget, and score what is held out."""
     settings, train, study = job.settings, job.settings.train, job.study
-    model, turns = study.model(seed).to(job.device), study.turns(seed)
+    model, batches = study.model(seed).to(job.device), study.train_batches(seed)
     num_layers = study.start.config.num_hidden_layers
     model.encoder.recomputes_layers = train.checkpoint_activations
     if train.compile != "off":
@@ -315,15 +312,15 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[Outcome, TaskModel]:
     Session(
         folder=folder,
         state=state,
-        problem=make_problem(job, model, turns, seed),
+        problem=make_problem(job, model, batches, seed),
         loop=LoopConfig(
             schedule=train,
             clip_norm=train.clip_norm,
-            budget=train.budget_for(steps_per_epoch=turns.num_batches),
+            budget=train.budget_for(steps_per_epoch=batches.num_batches),
             device=job.device,
             precision=job.precision,
         ),
-        log=settings.log.in_steps(steps_per_epoch=turns.num_batches),
+        log=settings.log.in_steps(steps_per_epoch=batches.num_batches),
         checkpoint=settings.checkpoint,
         health=settings.health,
         world=job.world,
@@ -333,17 +330,19 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[Outcome, TaskModel]:
         peak=job.peak * job.world.size,
     ).run()
     progress = {"steps": state.step, "tokens": state.tokens, "seconds": state.seconds}
-    outcome = Outcome(
+    result = SeedResult(
         seed=seed,
         judgements=study.judge(model),
         facts=study.facts(seed),
-        train={**progress, "epochs": state.step / turns.num_batches},
-        history=results.history(folder / METRICS, study.tasks, seed=seed, steps_per_epoch=turns.num_batches),
+        train={**progress, "epochs": state.step / batches.num_batches},
+        history=results.history(
+            folder / METRICS, study.tasks, seed=seed, steps_per_epoch=batches.num_batches
+        ),
     )
-    return outcome, model
+    return result, model
 
 
-def make_problem(job: Job, model: TaskModel, turns: TaskTurns, seed: int) -> FinetuneProblem:
+def make_problem(job: Job, model: TaskModel, batches: TaskMixture, seed: int) -> FinetuneProblem:
     """What is minimised."""
     world, train, study = job.world, job.settings.train, job.study
     micro_batch = train.micro_batch if isinstance(train.micro_batch, int) else None
@@ -356,13 +355,13 @@ def make_problem(job: Job, model: TaskModel, turns: TaskTurns, seed: int) -> Fin
             # A batch is of one task: the heads of the others have no gradient.
             idle_weights=len(study.tasks) > 1,
         ),
-        train=turns,
+        train=batches,
         held_out=study.held_out(),
         seed=seed,
         share=Share(rank=world.rank, world_size=world.size, micro_batch=micro_batch),
         device=job.device,
         tokenizer=study.start.tokenizer,
-        flops_per_token=flops_per_token(model, study.material.train_rows),
+        flops_per_token=flops_per_token(model, study.tokenized.train_rows),
     )
 
 
@@ -386,9 +385,9 @@ def swept(job: Job) -> tuple[Job, str]:
     def run(number: int, learning_rate: float, epochs: float) -> float | None:
         folder = out / "sweep" / f"trial-{number:03}"
         tried = job.changed(out=str(folder), learning_rate=learning_rate, epochs=epochs)
-        outcome, _ = train_seed(tried, job.settings.seed, folder)
+        result, _ = train_seed(tried, job.settings.seed, folder)
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-        return results.main_value(task, outcome)
+        return results.main_value(task, result)
 
     best, note = sweep.choose(
         job.settings.sweep,

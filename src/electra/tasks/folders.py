@@ -3,21 +3,6 @@
 Read are runs of ours, fine-tuned models of ours, and folders of transformers that hold an ELECTRA or a model
 of BERT's shape, with any head or none. Nothing is ever unpickled.
 
-Our head of a task <-> the weights of the transformers class that computes the same, where there is one.
-
-Sequence classification of transformers has a layer more than the original: gelu(dense(x)) and then another
-dense. It holds ours exactly all the same, since gelu(x) - gelu(-x) = x: the first layer gives each logit and
-its negative, the second adds them up. That takes two numbers of the hidden state for each label.
-
-C classes, D numbers in a hidden state.
-
-An encoder's folder in transformers layout -> the same folder, which sentence-transformers loads too.
-
-    SentenceTransformer(folder).encode(texts)        # the vectors that `Similarity` was trained to make
-
-The files are those of the models published since its version 2; later versions write other names, and read
-these without a word.
-
 A fine-tuned model <-> a folder: in transformers layout with label names, wherever transformers can say it.
 
 config.json         sizes and labels as transformers has them; the key `electra_task` is ours
@@ -33,7 +18,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -44,15 +29,10 @@ from electra import files
 from electra.errors import InputError
 from electra.model import names
 from electra.model.encoder import Encoder, initialise
-from electra.model.heads import SpanHead
 from electra.model.sizes import EncoderConfig, transformers_obstacle
 from electra.seeds import torch_generator
-from electra.tasks.families.answering import AnswerHead, QuestionAnswering
-from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
-from electra.tasks.families.family import Family
-from electra.tasks.families.similarity import Pooling, Similarity
+from electra.tasks.families.family import Family, TransformersHead
 from electra.tasks.families.table import build_family, describe_family
-from electra.tasks.families.tagging import Tagging
 from electra.tasks.model import TaskModel
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import Tokenizer
@@ -253,141 +233,6 @@ def copy_state(state: Mapping[str, Tensor], module: nn.Module, *, where: str) ->
         tensor.copy_(state[name])
 
 
-class ForeignHead(NamedTuple):
-    """A head as transformers has it."""
-
-    architecture: str
-    config: dict[str, Any]
-    """Keys of config.json that belong to it."""
-    tensors: dict[str, Tensor]
-
-
-def head_to_transformers(family: Family[Any], head: nn.Module) -> ForeignHead | None:
-    """The same head in transformers, or None if it has none that computes the same."""
-    state = head.state_dict()
-    match family:
-        case Classification() | MultiLabel() if 2 * len(family.labels()) <= state["output.weight"].shape[1]:
-            several = isinstance(family, MultiLabel)
-            problem = "multi_label_classification" if several else "single_label_classification"
-            return _sequence_classification(state, {"problem_type": problem, **_label_names(family)})
-        case Regression():
-            config = {"problem_type": "regression", "id2label": {"0": "value"}, "label2id": {"value": 0}}
-            return _sequence_classification(state, config, scale=family.high - family.low, shift=family.low)
-        case Tagging():
-            tensors = {f"classifier.{kind}": state[f"output.{kind}"] for kind in ("weight", "bias")}
-            return ForeignHead("ElectraForTokenClassification", _label_names(family), tensors)
-        case MultipleChoice():
-            tensors = {f"classifier.{kind}": state[f"output.{kind}"] for kind in ("weight", "bias")}
-            # The state of [CLS] as it is.
-            plain = {"summary_type": "first", "summary_use_proj": False, "summary_activation": "linear"}
-            return ForeignHead("ElectraForMultipleChoice", plain, tensors)
-        case QuestionAnswering() if _is_plain(head):
-            tensors = {
-                f"qa_outputs.{kind}": torch.cat([state[f"span.start.{kind}"], state[f"span.end.{kind}"]])
-                for kind in ("weight", "bias")
-            }
-            return ForeignHead("ElectraForQuestionAnswering", {}, tensors)
-    return None
-
-
-def head_from_transformers(family: Family[Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of our head, out of the weights that `to_transformers` made of it."""
-    match family:
-        case Classification() | MultiLabel() | Regression():
-            num_classes = len(tensors["classifier.out_proj.bias"])
-            return {
-                f"output.{kind}": tensors[f"classifier.dense.{kind}"][:num_classes]
-                for kind in ("weight", "bias")
-            }
-        case Tagging() | MultipleChoice():
-            return {f"output.{kind}": tensors[f"classifier.{kind}"] for kind in ("weight", "bias")}
-        case QuestionAnswering():
-            return {
-                f"span.{place}.{kind}": tensors[f"qa_outputs.{kind}"][row : row + 1]
-                for row, place in enumerate(("start", "end"))
-                for kind in ("weight", "bias")
-            }
-    raise AssertionError(f"{type(family).__name__} has no head in transformers")
-
-
-def _is_plain(head: nn.Module) -> bool:
-    return isinstance(head, AnswerHead) and isinstance(head.span, SpanHead) and head.unanswerable is None
-
-
-def _label_names(family: Family[Any]) -> dict[str, Any]:
-    labels = family.labels()
-    return {
-        "id2label": {str(number): label for number, label in enumerate(labels)},
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }
-
-
-def _sequence_classification(
-    state: Mapping[str, Tensor], config: dict[str, Any], *, scale: float = 1.0, shift: float = 0.0
-) -> ForeignHead:
-    """Our one layer as two, see above; then each logit is multiplied by `scale` and moved by `shift`."""
-    weight_CD, bias_C = state["output.weight"], state["output.bias"]
-    num_classes, hidden_size = weight_CD.shape
-    dense_DD = weight_CD.new_zeros(hidden_size, hidden_size)
-    dense_DD[: 2 * num_classes] = torch.cat([weight_CD, -weight_CD])
-    bias_D = bias_C.new_zeros(hidden_size)
-    bias_D[: 2 * num_classes] = torch.cat([bias_C, -bias_C])
-    output_CD = weight_CD.new_zeros(num_classes, hidden_size)
-    each = scale * torch.eye(num_classes)
-    output_CD[:, : 2 * num_classes] = torch.cat([each, -each], dim=1)
-    tensors = {
-        "classifier.dense.weight": dense_DD,
-        "classifier.dense.bias": bias_D,
-        "classifier.out_proj.weight": output_CD,
-        "classifier.out_proj.bias": torch.full_like(bias_C, shift),
-    }
-    return ForeignHead("ElectraForSequenceClassification", config, tensors)
-
-
-MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-"""What a text goes through, with the subfolder of each."""
-
-POOLING_KEYS = {
-    "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "max": "pooling_mode_max_tokens",
-    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
-}
-
-
-def add_sentence_transformer(folder: Path, *, pooling: Pooling, max_length: int) -> None:
-    """Say how texts become vectors, in the files that sentence-transformers reads beside config.json."""
-    config = files.read_json(folder / "config.json")
-    if config.get("model_type") not in ("electra", "bert"):
-        raise InputError(
-            f"{folder} cannot be made a folder for sentence-transformers: its model_type is "
-            f"{config.get('model_type')!r}, expected 'electra' or 'bert'. "
-            f"{config.get('not_transformers_because', '')}".rstrip()
-        )
-    (folder / MODULES["Pooling"]).mkdir(exist_ok=True)
-    files.write_json(
-        folder / MODULES["Pooling"] / "config.json",
-        {
-            "word_embedding_dimension": config["hidden_size"],
-            **{key: mode == pooling for mode, key in POOLING_KEYS.items()},
-        },
-    )
-    # The tokenizer changes the case itself, if at all.
-    longest = min(max_length, config["max_position_embeddings"])
-    files.write_json(
-        folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}
-    )
-    files.write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
-    # Last, since by this file the folder is known.
-    files.write_json(
-        folder / "modules.json",
-        [
-            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for index, (kind, path) in enumerate(MODULES.items())
-        ],
-    )
-
-
 TASK_KEY = "electra_task"
 HEAD_WEIGHTS = "head.safetensors"
 KIND = "fine-tuned model"
@@ -415,11 +260,12 @@ def save_model(tuned: FineTuned, folder: Path) -> None:
     """Write a folder that appears when it is whole; one of the same name is replaced."""
     encoder, head, family = tuned.model.encoder, tuned.model.head(tuned.task), tuned.family
     about = {"task": tuned.task, "max_length": tuned.max_length, **describe_family(family), **tuned.facts}
-    foreign = head_to_transformers(family, head)
+    foreign = None
     if transformers_obstacle(encoder.config) is not None:
         config, tensors = _as_ours(encoder)
-        foreign = None
     else:
+        if family.transformers_obstacle(encoder.config) is None:
+            foreign = family.to_transformers(head)
         config, tensors = _as_transformers(encoder, foreign)
     with files.appearing_whole(folder) as unfinished:
         files.write_json(unfinished / CONFIG, {**config, TASK_KEY: about})
@@ -427,8 +273,8 @@ def save_model(tuned: FineTuned, folder: Path) -> None:
         if foreign is None and head.state_dict():
             _write_tensors(unfinished / HEAD_WEIGHTS, head.state_dict())
         tuned.tokenizer.save(unfinished)
-        if isinstance(family, Similarity) and config["model_type"] != OWN_LAYOUT:
-            add_sentence_transformer(unfinished, pooling=family.pooling, max_length=tuned.max_length)
+        if config["model_type"] != OWN_LAYOUT:
+            family.write_beside(unfinished, max_length=tuned.max_length)
         files.write_manifest(unfinished, {"kind": KIND, "task": tuned.task, "family": family.name})
 
 
@@ -447,7 +293,7 @@ def load_model(path: str | Path) -> FineTuned:
     known = ("task", "max_length", "family", "settings")
     model = TaskModel(encoder, {about["task"]: family})
     head = model.head(about["task"])
-    copy_state(_read_head(folder, family, head), head, where=str(folder))
+    copy_state(_read_head(folder, family, head, encoder.config), head, where=str(folder))
     return FineTuned(
         model=model.eval(),
         task=about["task"],
@@ -470,7 +316,7 @@ def copy_head(tuned: FineTuned, model: TaskModel, task: str) -> bool:
 
 
 def _as_transformers(
-    encoder: Encoder, foreign: ForeignHead | None
+    encoder: Encoder, foreign: TransformersHead | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = names.to_transformers_config(encoder.config)
     plain = names.encoder_to_transformers(encoder.state_dict())
@@ -490,23 +336,22 @@ def _as_ours(encoder: Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
 
 
-def _read_head(folder: Path, family: Family[Any], head: nn.Module) -> dict[str, Tensor]:
+def _read_head(
+    folder: Path, family: Family[Any], head: nn.Module, config: EncoderConfig
+) -> dict[str, Tensor]:
     """The weights of the head, from whichever file has them."""
     if (folder / HEAD_WEIGHTS).is_file():
         return read_tensor_file(folder / HEAD_WEIGHTS)
-    foreign = head_to_transformers(family, head)
-    if foreign is None:
+    if family.transformers_obstacle(config) is not None:
         return {}
     tensors = read_tensors(folder)
-    missing = foreign.tensors.keys() - tensors.keys()
+    missing = family.to_transformers(head).tensors.keys() - tensors.keys()
     if missing:
         raise InputError(f"{folder / WEIGHTS} lacks {min(missing)}: it holds no head for its task")
-    state = head_from_transformers(family, tensors)
+    state = family.from_transformers(tensors)
     copy_state(state, head, where=str(folder))
-    again = head_to_transformers(family, head)
-    assert again is not None
     # Trained further by transformers, its two layers need no longer be our one.
-    for name, tensor in again.tensors.items():
+    for name, tensor in family.to_transformers(head).tensors.items():
         if not torch.equal(tensor, tensors[name]):
             raise InputError(
                 f"{folder / WEIGHTS}: {name} is not as we write it, so the head is not ours any more. Use it "

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from electra.model.encoder import Encoder, Positions, initialise
-from electra.model.heads import ClassificationHead, RegressionHead
 from electra.seeds import torch_generator
 from electra.tasks.families.family import Family, TaskBatch
 
 
 class Judged(NamedTuple):
-    """What a model makes of a batch."""
+    """The model's results for a batch."""
 
     losses_U: Tensor | None
     """The loss of each unit; None if its targets are unknown."""
@@ -46,12 +45,12 @@ class TaskModel(nn.Module):
         return self.heads[_key(task)]
 
     def positions(self, task: str) -> Positions:
-        """Those whose hidden states the head of a task looks at."""
-        return "first" if isinstance(self.head(task), ClassificationHead | RegressionHead) else "all"
+        """Whose hidden states the head of a task reads."""
+        return self.families[task].positions
 
-    # Both losses and outputs are had by calling the module: wrappings for several processes see only that.
+    # Wrappers for several processes only see calls of the module, so one call gives both losses and outputs.
     def forward(self, batch: TaskBatch, task: str) -> Judged:
-        """Losses while it is trained; else outputs and, where the targets are known, losses too."""
+        """Losses while training; else outputs, and losses where the targets are known."""
         hidden_BLD = self.encoder(
             batch.input_ids_BL,
             token_type_ids_BL=batch.token_type_ids_BL,
@@ -68,5 +67,5 @@ class TaskModel(nn.Module):
 
 
 def _key(task: str) -> str:
-    """A name that a module may have: without dots, and unlike `train` and other attributes of modules."""
+    """A valid name for a module: without dots, and unlike `train` and other attributes of modules."""
     return "task_" + re.sub(r"\W", "_", task)

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.predict.spans import OVERLAP, windows
+from electra.text.windows import OVERLAP, windows
 
 sizes = st.tuples(st.integers(0, 700), st.integers(1, 130))
 
