@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from electra import cli
 from electra.run.finetune import prepare, read_settings
-from electra.tasks.folders import load_model
+from electra.tasks.model import load_model
 from electra.tasks.step import FinetuneProblem
 from electra.train.distributed import World
 

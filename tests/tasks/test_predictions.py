@@ -14,8 +14,7 @@ from electra.tasks.families.choice import ChoiceExample, MultipleChoice
 from electra.tasks.families.classification import Classification, Regression
 from electra.tasks.families.family import TextExample
 from electra.tasks.families.tagging import Tagging
-from electra.tasks.folders import FineTuned
-from electra.tasks.model import TaskModel
+from electra.tasks.model import FineTuned, TaskModel
 from electra.tasks.predictions import (
     INPUT,
     Predicted,

@@ -1,14 +1,9 @@
-"""A model to export -> what is known of it, for its card: of training, data, and how good it is.
+"""What was exported, and what is known of it -> README.md, the card of a model: facts, and nothing else.
 
 Facts are read from where training left them: the manifest of a run, its metrics and environment, the data
-set, scores.json. What is not found there is left out. Of folders only the last name is told: the rest is
-nobody's business but the owner's.
-
-What was exported -> lines of Python that load and use it, true where the card lies.
-
-A card is run by its test as it stands, in its own folder.
-
-What was exported, and what is known of it -> README.md, the card of a model: facts, and nothing else.
+set, scores.json. What is not found there is left out. Of folders only the last name is given: the rest is
+the owner's business alone. The lines of Python on a card load and use the model that lies beside it; a test
+runs them as they stand.
 """
 
 import json
@@ -21,18 +16,17 @@ import torch
 import yaml
 
 from electra import files
-from electra.formats.imported import ARCHITECTURES, Role
 from electra.formats.transformers import Source
 from electra.model.encoder import Encoder
-from electra.predict import load
+from electra.model.names import ARCHITECTURES, Role
+from electra.model.store import FINAL, HEAD_WEIGHTS, ModelFolder, open_model
+from electra.predict.load import SEQ_LENGTH
 from electra.show import clock
-from electra.tasks import folders
 from electra.tasks.families.family import Card
 from electra.tasks.families.table import FAMILIES, build_family
-from electra.tasks.folders import HEAD_WEIGHTS
-from electra.tasks.results import FINAL, NOT_FRACTIONS, shown
+from electra.tasks.model import RANDOM, find_start
+from electra.tasks.results import NOT_FRACTIONS, shown
 from electra.tasks.seed_results import SCORES
-from electra.text import tokenizer as tokenizers
 from electra.text.rows import KIND as DATASET
 
 Facts = dict[str, str]
@@ -57,7 +51,7 @@ def gather(source: Source) -> Sections:
     elif source.about:
         sections |= fine_tuning(source) | pretraining(run_before(source))
     else:
-        sections |= pretraining(source.folder)
+        sections |= pretraining(source.model)
     if source.part == "encoder":
         # They are those of the head.
         sections.pop(SCORED, None)
@@ -67,7 +61,7 @@ def gather(source: Source) -> Sections:
 def model_facts(source: Source) -> Facts:
     """What it is."""
     config = source.config
-    words = tokenizers.load(source.folder)
+    words = source.model.tokenizer
     with torch.device("meta"):
         size = sum(weight.numel() for weight in Encoder(config).parameters())
     described = words.describe()
@@ -82,13 +76,13 @@ def model_facts(source: Source) -> Facts:
     }
 
 
-def pretraining(folder: Path | None) -> Sections:
+def pretraining(model: ModelFolder | None) -> Sections:
     """Of a network that is part of a run, or was imported."""
-    manifest = {} if folder is None else load.run_facts(folder)
-    if folder is None or not manifest:
+    if model is None or not model.run:
         return {}
+    manifest, final = model.run, model.path.parent
     config, step = manifest.get("config", {}), manifest.get("step")
-    place = folder.parent.parent if folder.parent.name == FINAL else None
+    place = final.parent if final.name == FINAL else None
     environment = {} if place is None else known_json(place / "environment.json")
     records = [] if place is None else records_of(place / "metrics.jsonl", step=step)
     last = records[-1] if records else {}
@@ -99,7 +93,7 @@ def pretraining(folder: Path | None) -> Sections:
         "Imported from": origin(manifest.get("imported_from", {})),
         "Steps": step and f"{step:,}",
         "Rows of a step": train.get("batch_size"),
-        "Tokens of a row": manifest.get(load.SEQ_LENGTH),
+        "Tokens of a row": manifest.get(SEQ_LENGTH),
         "Tokens seen": last.get("tokens") and f"{last['tokens']:,}",
         "FLOPs": last.get("flops") and f"{last['flops']:.3g}",
         "Time": last.get("seconds") and clock(last["seconds"]),
@@ -150,7 +144,7 @@ def machine(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dataset(folder: Path, manifest_sha256: str | None) -> Facts:
-    """Of what a run has read; only the hash, if the folder is gone or is another one by now."""
+    """Of the data a run has read; only the hash, if the folder is gone or is another one by now."""
     if manifest_sha256 is None:
         return {}
     facts: dict[str, Any] = {"Data set hash": manifest_sha256}
@@ -204,7 +198,7 @@ def fine_tuning(source: Source) -> Sections:
 
 def start_name(start: str | None) -> str | None:
     """What a fine-tuning began with."""
-    return "random weights" if start == folders.RANDOM else start and Path(start).name
+    return "random weights" if start == RANDOM else start and Path(start).name
 
 
 def scores(content: Mapping[str, Any]) -> Facts:
@@ -232,15 +226,15 @@ def own_score(about: Mapping[str, Any]) -> Facts:
     return {f"{name} on {about.get('split', 'held-out examples')}, in %": f"{shown(name, value)}, one seed"}
 
 
-def run_before(source: Source) -> Path | None:
+def run_before(source: Source) -> ModelFolder | None:
     """The network that a fine-tuning began with, if it is still there and still the same."""
     start, seed = source.about.get("start"), source.about.get("seed")
     facts = known_json(source.folder.parent / f"seed-{seed}" / SCORES).get("facts", {})
     sha256 = facts.get("config", {}).get("model_sha256")
     if not start or not sha256 or not Path(start).is_dir():
         return None
-    found = folders.find_start(start, like="", dropout=None)
-    return folders.model_folder(start) if found.sha256 == sha256 else None
+    found = find_start(start, like="", dropout=None)
+    return open_model(start) if found.sha256 == sha256 else None
 
 
 def records_of(path: Path, *, step: int | None) -> list[dict[str, Any]]:

@@ -23,8 +23,8 @@ from electra.predict.pretrained import Discriminator, Generator, embed
 from electra.predict.windows import Reader
 from electra.tasks.families.family import Pooling, Predictor
 from electra.tasks.families.table import task_abilities
-from electra.tasks.folders import FineTuned
 from electra.tasks.inference import outputs_of
+from electra.tasks.model import FineTuned
 from electra.text.spans import check_texts, gaps, locate, locate_with_gaps
 from electra.text.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from electra.errors import InputError
 from electra.tasks import results
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
-from electra.tasks.folders import load_model
+from electra.tasks.model import load_model
 from electra.tasks.seed_results import SeedResult, judge_split
 from electra.tasks.study import describe_task, limited
 from electra.tasks.task import TRAIN

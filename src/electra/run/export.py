@@ -20,12 +20,12 @@ from electra.formats.card import (
     gather,
     write_card,
 )
-from electra.formats.imported import Role, refuse_full
 from electra.formats.transformers import Source, find_source, seal, set_tokenizer, write_transformers
+from electra.model.names import Role
 from electra.predict.load import Engine, load
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
-from electra.tasks.folders import FineTuned, load_model
+from electra.tasks.model import FineTuned, load_model
 from electra.tasks.results import shown
 from electra.tasks.seed_results import judge_split
 from electra.tasks.task import Task
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> None:
             "(see 'electra export --help')"
         )
     out = Path(settings.out).resolve()
-    refuse_full(out)
+    files.refuse_full(out)
     source = find_source(settings.model, part=settings.part)
     comparison = prepare_comparison(settings, source)
     given = Given(name=settings.name or out.name, license=settings.license, language=settings.language)
@@ -159,7 +159,7 @@ def prepare_comparison(settings: ExportConfig, source: Source) -> Comparison | N
             f"--data and --task are for the score of a fine-tuned model with its head, and {settings.model} "
             f"is exported as {source.part}: leave them out"
         )
-    tuned = load_model(source.folder)
+    tuned = load_model(source.model)
     name = catalogue.one_task(settings, default=tuned.task)
     task = catalogue.load_for(tuned, name, settings)
     if not task.scored_splits:

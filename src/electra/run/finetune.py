@@ -23,8 +23,7 @@ from electra.tasks.batches import TaskMixture
 from electra.tasks.config import EpochLogConfig, EpochTrainConfig, paper_size, paper_values
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import AX, GLUE, TaskSource
-from electra.tasks.folders import find_start
-from electra.tasks.model import TaskModel
+from electra.tasks.model import TaskModel, find_start
 from electra.tasks.seed_results import SeedResult
 from electra.tasks.step import FinetuneProblem, Share, flops_per_token
 from electra.tasks.study import (

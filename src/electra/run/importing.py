@@ -17,9 +17,8 @@ import yaml
 
 from electra import cli, config, files, show
 from electra.errors import InputError
-from electra.formats.imported import Imported, refuse_full, write_imported
+from electra.formats.imported import Imported, read_transformers, write_imported
 from electra.formats.tensorflow import read_tensorflow
-from electra.formats.transformers import read_transformers
 from electra.model.sizes import PRESETS, EncoderConfig, generator_config
 from electra.pretraining.config import GeneratorConfig, ModelConfig, PretrainConfig
 from electra.pretraining.masking import TokenFacts
@@ -78,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
         )
     # Before the hundreds of megabytes are read.
     for folder in filter(None, (settings.out, settings.run)):
-        refuse_full(Path(folder))
+        files.refuse_full(Path(folder))
     imported = read(settings)
     run = prepare_run(settings, imported) if settings.run else None
     write_imported(imported, Path(settings.out))

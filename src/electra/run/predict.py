@@ -8,7 +8,7 @@ from electra import config
 from electra.errors import InputError
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import GLUE, TaskSource
-from electra.tasks.folders import FineTuned, load_model
+from electra.tasks.model import FineTuned, load_model
 from electra.tasks.predictions import TEST, Predicted, check_form, form_of, load_input, write_form
 from electra.tasks.seed_results import judge_split
 from electra.tasks.task import Task

@@ -16,9 +16,9 @@ from electra import cli, config, files
 from electra.errors import InputError
 from electra.model.cost import activation_bytes
 from electra.model.encoder import Encoder, Layer
+from electra.model.store import write_networks
 from electra.pretraining import cost
 from electra.pretraining.config import ModelConfig, PretrainConfig, paper_values
-from electra.pretraining.export import export_networks
 from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
@@ -317,19 +317,18 @@ def write_final(run: Run, weights: Mapping[str, Tensor], folder: Path) -> None:
     # The objective in training may be spread over processes and compiled: a plain one takes its weights.
     objective = run.make_objective()
     copy_weights(weights, objective, where="the trained model")
-    with files.appearing_whole(folder) as unfinished:
-        obstacles = export_networks(objective, unfinished)
-        for part in obstacles:
-            run.tokenizer.save(unfinished / part)
-        facts = {
-            "kind": "model",
+    write_networks(
+        folder,
+        objective.sizes(),
+        objective.plain_state(),
+        run.tokenizer,
+        encoder=objective.encoder_name,
+        facts={
             "step": run.state.step,
-            "encoder": run.objective.encoder_name,
-            "obstacles": obstacles,
             "seq_length": run.rows.seq_length,
             **{key: run.facts[key] for key in ("config", "dataset_sha256")},
-        }
-        files.write_manifest(unfinished, facts)
+        },
+    )
 
 
 def summary(run: Run, out: Path) -> str:

@@ -21,7 +21,7 @@ from electra.tasks.data.columns import OwnTaskConfig
 from electra.tasks.data.glue import TASKS, glue_task
 from electra.tasks.data.table import load_own_file
 from electra.tasks.families.family import Example, Prediction
-from electra.tasks.folders import FineTuned
+from electra.tasks.model import FineTuned
 from electra.tasks.seed_results import write_predictions
 from electra.tasks.task import Task
 from electra.text.sources import without_compression

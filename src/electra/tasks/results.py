@@ -20,13 +20,13 @@ from typing import Any
 
 from electra import files
 from electra.errors import InputError
+from electra.model.store import FINAL
 from electra.show import table
 from electra.tasks.config import Size
 from electra.tasks.families.family import Family, Prediction, Score
 from electra.tasks.seed_results import PREDICTIONS, SCORES, SeedResult, write_predictions
 from electra.tasks.task import Task
 
-FINAL = "final"
 AVERAGE = "average"
 MAX_MISTAKES = 50
 

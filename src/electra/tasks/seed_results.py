@@ -13,9 +13,8 @@ from typing import Any
 
 from electra import files
 from electra.tasks.families.family import Prediction, Score, TaskRow
-from electra.tasks.folders import FineTuned
 from electra.tasks.inference import outputs_of
-from electra.tasks.model import TaskModel
+from electra.tasks.model import FineTuned, TaskModel
 from electra.tasks.task import Task
 
 SCORES, PREDICTIONS = "scores.json", "predictions"

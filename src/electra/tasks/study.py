@@ -29,9 +29,8 @@ from electra.tasks.batches import TaskMixture, TrainBatches
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
 from electra.tasks.families.family import Score, TaskRow
-from electra.tasks.folders import FineTuned, Start, load_model, save_model
 from electra.tasks.inference import outputs_of
-from electra.tasks.model import TaskModel
+from electra.tasks.model import FineTuned, Start, TaskModel, load_model, save_model
 from electra.tasks.predictions import INPUT, MAIN_SCORE, input_columns
 from electra.tasks.seed_results import (
     SCORES,

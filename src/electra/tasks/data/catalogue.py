@@ -14,7 +14,7 @@ from electra.tasks.data.squad import ANSWERABILITY, load_squad
 from electra.tasks.data.table import load_own, load_own_file
 from electra.tasks.families.answering import NULL_THRESHOLD, QuestionAnswering, SpanKind
 from electra.tasks.families.tagging import TagKind
-from electra.tasks.folders import FineTuned
+from electra.tasks.model import FineTuned
 from electra.tasks.task import TRAIN, Task
 
 GLUE, AX, MNLI, OWN = "glue", "ax", "mnli", "csv"

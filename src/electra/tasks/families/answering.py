@@ -23,7 +23,6 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
 
@@ -56,6 +55,8 @@ from electra.tasks.families.family import (
 from electra.tasks.task import TRAIN, content_key
 from electra.text.spans import check_pairs
 from electra.text.tokenizer import Located, Tokenizer
+from electra.text.windows import Window as Cut
+from electra.text.windows import windows as cuts
 
 
 class Answer(NamedTuple):
@@ -295,38 +296,6 @@ class Window:
     """Whether no other window shows more of the text on both sides of the token."""
 
 
-class Cut(NamedTuple):
-    """Where a window lies in a text."""
-
-    start: int
-    stop: int
-    is_best_T: NDArray[np.bool_]
-
-
-@lru_cache(maxsize=4096)
-def cuts(num_tokens: int, *, room: int, stride: int) -> tuple[Cut, ...]:
-    """Windows of at most `room` tokens over a text; a text without tokens is one empty window."""
-    # Without an overlap an answer at an edge is whole in no window. The original's stride of 128 leaves none
-    # if windows are much shorter than its 512.
-    stride = min(stride, room - room // 4)
-    starts = [0]
-    while starts[-1] + room < num_tokens:
-        starts.append(starts[-1] + stride)
-    stops = [min(start + room, num_tokens) for start in starts]
-    most_T, best_T = np.full(num_tokens, -1.0), np.zeros(num_tokens, np.int64)
-    for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-        before_T = np.arange(stop - start)
-        # As in the original: of equal contexts that in the longer window counts, then the first.
-        context_T = np.minimum(before_T, before_T[::-1]) + 0.01 * (stop - start)
-        is_more_T = context_T > most_T[start:stop]
-        most_T[start:stop][is_more_T] = context_T[is_more_T]
-        best_T[start:stop][is_more_T] = number
-    return tuple(
-        Cut(start, stop, best_T[start:stop] == number)
-        for number, (start, stop) in enumerate(zip(starts, stops, strict=True))
-    )
-
-
 def answer_tokens(offsets_T2: NDArray[np.int64], answer: Answer) -> tuple[int, int] | None:
     """First and last of the tokens that hold any character of an answer; None if no token does.
 
@@ -371,7 +340,7 @@ def window_rows(
                     origin=Window(
                         first=len(opening),
                         offsets_T2=text.offsets_T2[cut.start : cut.stop],
-                        is_best_T=cut.is_best_T,
+                        is_best_T=cut.is_judged(),
                     ),
                 )
             )
@@ -389,7 +358,8 @@ def _windows(
     answer = None if example.is_impossible else example.located_answer
     span = answer_tokens(text.offsets_T2, answer) if answer else None
     is_known = example.is_impossible or answer is not None
-    for cut in cuts(len(text.ids), room=room, stride=stride):
+    # A text without tokens is one empty window, so that every question has a row.
+    for cut in cuts(len(text.ids), room=room, stride=stride) or (Cut(0, 0, 0, 0),):
         targets: Targets = {}
         if is_known:
             start, end = 0, 0

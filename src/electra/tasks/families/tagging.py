@@ -60,6 +60,7 @@ from electra.tasks.families.family import (
 from electra.tasks.task import TRAIN, content_key
 from electra.text.spans import Word, check_texts, join_words, locate, words_of
 from electra.text.tokenizer import Tokenizer
+from electra.text.windows import Window, word_windows
 
 Scheme = Literal["iob2", "iob1", "bioes"]
 Reading = Literal["conlleval", "google"]
@@ -208,9 +209,6 @@ TagKind = Literal["entities", "tokens"]
 UNLEARNED = -100
 """The target of a word that no loss is computed for: its tag is not among those of the model."""
 
-CONTEXT_SHARE = 1 / 4
-"""Of a row, how much it shares with the next one of the same sentence."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaggingExample(Example):
@@ -227,15 +225,6 @@ class TaggingExample(Example):
         if self.lines:
             return f"{self.where.rpartition(':')[0]}:{self.lines[word]} ({self.words[word]!r})"
         return f"{self.where}, word {word + 1} ({self.words[word]!r})"
-
-
-class Window(NamedTuple):
-    """The part of a sentence that a row holds: words `first` to `end`, judging `judged` to `judged_end`."""
-
-    first: int
-    judged: int
-    judged_end: int
-    end: int
 
 
 class JudgedWords(NamedTuple):
@@ -400,7 +389,7 @@ class Tagging(Family[TaggingExample]):
             targets = None if example.tags is None else self._targets(example.tags)
             # Of a word that alone is longer than a row, its beginning: only its first token is judged.
             fitting = [word[:room] for word in words]
-            for window in windows([len(word) for word in fitting], room=room):
+            for window in word_windows([len(word) for word in fitting], room=room):
                 rows.append(make_row(fitting, window, targets, tokenizer, example=number, unit=len(rows)))
         return rows
 
@@ -571,10 +560,10 @@ def make_row(
     unit: int,
 ) -> TaskRow:
     """One window of a sentence, between [CLS] and [SEP]."""
-    inside = words[window.first : window.end]
+    inside = words[window.start : window.stop]
     ids = np.concatenate([[tokenizer.cls_id], *inside, [tokenizer.sep_id]]).astype(np.uint32)
     starts = 1 + np.cumsum([0, *map(len, inside)])
-    judged = slice(window.judged, window.judged_end)
+    judged = slice(window.judged, window.judged_stop)
     return TaskRow(
         input_ids=ids,
         token_type_ids=np.zeros(len(ids), np.uint8),
@@ -582,33 +571,9 @@ def make_row(
         unit=unit,
         targets={} if targets is None else {"tags": targets[judged]},
         origin=JudgedWords(
-            window.judged, starts[window.judged - window.first : window.judged_end - window.first]
+            window.judged, starts[window.judged - window.start : window.judged_stop - window.start]
         ),
     )
-
-
-def windows(lengths: Sequence[int], *, room: int) -> list[Window]:
-    """Cut a sentence between words so that each window fits; every word is judged once.
-
-    Two windows share words. The first half of those is judged in the first window, the other half in the
-    second, so that a word has neighbours on both sides wherever the sentence gives it some.
-    """
-    assert max(lengths) <= room
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    found: list[Window] = []
-    first = judged = 0
-    while judged < len(lengths):
-        end = int(np.searchsorted(ends, starts[first] + room, side="right"))
-        next_first = judged_end = end
-        if end < len(lengths):
-            # As many words as the shared part holds, and such that the next word fits in behind them.
-            shared_from = max(ends[end - 1] - int(CONTEXT_SHARE * room), ends[end] - room)
-            next_first = max(first + 1, int(np.searchsorted(starts, shared_from)))
-            judged_end = (next_first + end + 1) // 2
-        found.append(Window(first, judged, judged_end, end))
-        first, judged = next_first, judged_end
-    return found
 
 
 def cut_into_words(
