@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from electra.formats.export import Form
-    from electra.formats.imported import Role
+    from electra.model.names import Role
     from electra.prediction.load import Engine
     from electra.prediction.model import Model
     from electra.pretraining.config import (

@@ -12,13 +12,13 @@ import transformers
 
 from electra.errors import InputError
 from electra.formats.onnx import Graph, OnnxCheck, check_batches, check_graph, export_onnx, quiet
+from electra.model.store import open_model
 from electra.prediction.load import load
 from electra.prediction.onnx_engine import open_session
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification, Regression
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
-from electra.tasks.folders import load_encoder
 
 pytestmark = pytest.mark.numeric
 
@@ -67,7 +67,7 @@ def test_every_size_of_a_batch_gives_what_torch_gives(run, make_run, export_once
     session = open_session(folder / "model.onnx")
     network = "generator" if part == "generator" else "discriminator"
     # In double precision, since torch itself rounds as much.
-    encoder = load_encoder(str(source / "final" / network))[0].eval().double()
+    encoder = open_model(source / "final" / network).encoder().eval().double()
     for batch, length in itertools.product(range(1, 6), (1, 2, 3, 7, 8, 16, 31, 32)):
         inputs = make_inputs(batch, length, vocab_size=encoder.config.vocab_size)
         (found,) = session.run(["last_hidden_state"], inputs)

@@ -17,9 +17,11 @@ from electra.model.heads import (
     TaggingHead,
     UnanswerableHead,
     gather_positions,
+    token_loss,
     token_losses,
 )
 from electra.model.sizes import EncoderConfig
+from original_heads import TASK_HEADS
 
 pytestmark = pytest.mark.numeric
 
@@ -40,7 +42,7 @@ def facts(shared: Path):
 
 def load(head, dump, scope):
     """Give a head the weights that the dump holds under a scope."""
-    table = list(names.tensors(names.TASK_HEADS[type(head).__name__]))
+    table = list(names.tensors(TASK_HEADS[type(head).__name__]))
     variables = {
         name.removeprefix(scope): tensor.numpy()
         for name, tensor in dump.items()
@@ -56,7 +58,7 @@ def check_gradient(losses_B, hidden, dump, scope, heads=()):
     theirs = dump[f"{scope}/grad/hidden"]
     assert (hidden.grad - theirs).norm() <= 1e-5 * theirs.norm()
     for head in heads:
-        for row in names.tensors(names.TASK_HEADS[type(head).__name__]):
+        for row in names.tensors(TASK_HEADS[type(head).__name__]):
             ending = f"/{row.tensorflow}"
             (found,) = [name for name in dump if name.startswith(f"{scope}/grad") and name.endswith(ending)]
             ours = head.get_parameter(row.ours).grad
@@ -270,3 +272,51 @@ def test_only_sentence_heads_drop(tiny):
     ):
         head.train()
         assert torch.equal(head(hidden), head(hidden)) != drops
+
+
+def test_loss_and_gradient_are_those_of_torch():
+    torch.manual_seed(0)
+    logits_CV = (5 * torch.randn(7, 300, dtype=torch.float32)).requires_grad_()
+    target_C = torch.randint(300, (7,))
+    weight_C = torch.randn(7)
+    ours = token_loss(logits_CV, target_C)
+    theirs_C = functional.cross_entropy(logits_CV, target_C, reduction="none")
+    torch.testing.assert_close(ours.loss_C, theirs_C)
+    (ours_CV,) = torch.autograd.grad((ours.loss_C * weight_C).sum(), logits_CV, retain_graph=True)
+    (again_CV,) = torch.autograd.grad((ours.loss_C * weight_C).sum(), logits_CV)
+    (theirs_CV,) = torch.autograd.grad((theirs_C * weight_C).sum(), logits_CV)
+    torch.testing.assert_close(ours_CV, theirs_CV, rtol=1e-5, atol=1e-6)
+    assert torch.equal(ours_CV, again_CV)
+
+
+def test_by_products_need_no_gradient_and_are_right():
+    logits_CV = torch.tensor([[0.0, 2.0, 1.0], [3.0, -1.0, 0.0]], requires_grad=True)
+    loss = token_loss(logits_CV, torch.tensor([2, 0]))
+    torch.testing.assert_close(loss.probs_CV, logits_CV.softmax(-1))
+    torch.testing.assert_close(loss.log_normaliser_C, logits_CV.logsumexp(-1))
+    assert loss.best_C.tolist() == [1, 0]
+    assert not any(part.requires_grad for part in (loss.probs_CV, loss.best_C, loss.log_normaliser_C))
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e30])
+def test_a_probability_that_vanishes_gives_a_finite_loss(scale):
+    logits_CV = torch.tensor([[scale, 0.0]], requires_grad=True)
+    loss = token_loss(logits_CV, torch.tensor([1]))
+    assert loss.loss_C.item() == pytest.approx(scale)
+    loss.loss_C.sum().backward()
+    assert logits_CV.grad is not None
+    assert logits_CV.grad.tolist() == [[1.0, -1.0]]
+
+
+def test_half_precision_is_computed_in_float32():
+    logits_CV = torch.randn(3, 50, dtype=torch.bfloat16, requires_grad=True)
+    loss = token_loss(logits_CV, torch.tensor([1, 2, 3]))
+    assert loss.loss_C.dtype == torch.float32
+    loss.loss_C.sum().backward()
+    assert logits_CV.grad is not None
+    assert logits_CV.grad.dtype == torch.bfloat16
+
+
+def test_a_logit_that_is_no_number_is_not_hidden():
+    logits_CV = torch.tensor([[torch.nan, 0.0]])
+    assert token_loss(logits_CV, torch.tensor([1])).loss_C.isnan().all()

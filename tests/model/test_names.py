@@ -10,6 +10,7 @@ from electra.errors import InputError
 from electra.model import heads, names
 from electra.model.encoder import Encoder
 from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, generator_config
+from original_heads import TASK_HEADS
 
 
 def shapes(state):
@@ -56,7 +57,7 @@ def test_every_tensor_of_transformers_is_one_of_ours(part, model_class, size, bu
 @pytest.mark.parametrize("column", names.Names._fields)
 @pytest.mark.parametrize("part", ["discriminator", "generator"])
 def test_the_table_names_nothing_twice(part, column):
-    column_names = [getattr(row, column) for row in names.part_table(part)]
+    column_names = [getattr(row, column) for row in names.role_table(part)]
     assert len(set(column_names)) == len(column_names)
     assert all(column_names)
 
@@ -129,11 +130,11 @@ def test_a_bert_encoder_is_ours_without_its_pooler(prefix):
     Encoder(config).load_state_dict(names.encoder_from_transformers(theirs))
 
 
-@pytest.mark.parametrize("name", names.TASK_HEADS)
+@pytest.mark.parametrize("name", TASK_HEADS)
 def test_every_tensor_of_a_task_head_is_in_the_table(name, tiny):
     arguments = {"ClassificationHead": [3], "TaggingHead": [5]}
     head: nn.Module = getattr(heads, name)(tiny, *arguments.get(name, []))
-    assert [row.ours for row in names.tensors(names.TASK_HEADS[name])] == list(head.state_dict())
+    assert [row.ours for row in names.tensors(TASK_HEADS[name])] == list(head.state_dict())
 
 
 def test_depth_of_every_parameter_agrees_with_the_authors_layers(tiny, build):

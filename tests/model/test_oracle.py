@@ -11,6 +11,7 @@ from torch.nn import functional
 from electra.model import names
 from electra.model.heads import gather_positions, token_losses
 from electra.model.sizes import EncoderConfig, generator_config
+from encoder_trace import trace
 
 pytestmark = pytest.mark.numeric
 
@@ -55,14 +56,15 @@ def close(ours, theirs):
 )
 def test_embeddings_layers_and_attention_maps(part, short, ids, dump, model):
     arrays, _ = dump
-    trace = model[part].trace(
+    traced = trace(
+        model[part],
         tensor(arrays, ids),
         token_type_ids_BL=tensor(arrays, "in/segment_ids"),
         attention_mask_BL=tensor(arrays, "in/input_mask"),
     )
-    close(trace.embedded_BLD, tensor(arrays, f"out/{short}_embedding_output"))
-    close(torch.stack(trace.hidden_NBLD), tensor(arrays, f"out/{short}_all_layers"))
-    close(torch.stack(trace.map_NBHLL), tensor(arrays, f"out/{short}_attn_maps"))
+    close(traced.embedded_BLD, tensor(arrays, f"out/{short}_embedding_output"))
+    close(torch.stack(traced.hidden_NBLD), tensor(arrays, f"out/{short}_all_layers"))
+    close(torch.stack(traced.map_NBHLL), tensor(arrays, f"out/{short}_attn_maps"))
 
 
 def forward(model, arrays):

@@ -13,6 +13,7 @@ from electra.model import names
 from electra.model.encoder import Encoder
 from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.sizes import EncoderConfig
+from encoder_trace import trace
 
 pytestmark = pytest.mark.numeric
 
@@ -51,10 +52,10 @@ def test_stored_outputs_of_transformers(part, stored):
         config = names.from_transformers_config(json.loads(file.metadata()[part]))
     encoder, head = load_part(part, strip(stored, f"{part}/"), config)
     inputs = {f"{name}_BL": tensor for name, tensor in strip(stored, "in/").items()}
-    trace = encoder.trace(inputs.pop("input_ids_BL"), **inputs)
-    for n, ours in enumerate([trace.embedded_BLD, *trace.hidden_NBLD]):
+    traced = trace(encoder, inputs.pop("input_ids_BL"), **inputs)
+    for n, ours in enumerate([traced.embedded_BLD, *traced.hidden_NBLD]):
         torch.testing.assert_close(ours, stored[f"out/{part}_hidden_{n}"], rtol=0, atol=1e-5)
-    logits = logits_of(part, encoder, head, trace.hidden_NBLD[-1])
+    logits = logits_of(part, encoder, head, traced.hidden_NBLD[-1])
     torch.testing.assert_close(logits, stored[f"out/{part}_logits"], rtol=0, atol=1e-5)
 
 

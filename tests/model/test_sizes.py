@@ -90,7 +90,7 @@ def test_an_unknown_size_is_refused_with_the_known_ones():
 
 
 def test_a_generator_of_nothing_is_refused(tiny):
-    with pytest.raises(InputError, match=r"0\.1 of the depth 2"):
+    with pytest.raises(InputError, match=r"depth 0\.1"):
         generator_config(tiny, width=0.5, depth=0.1)
 
 

@@ -6,14 +6,14 @@ import pytest
 
 from electra.errors import InputError
 from electra.prediction.load import load
-from electra.prediction.spans import windows
-from electra.prediction.tasks import parts
 from electra.tasks.families.answering import AnswerExample, QuestionAnswering
+from electra.tasks.families.choice import ChoiceExample, MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
-from electra.tasks.families.family import TextExample
+from electra.tasks.families.family import TextExample, pair_windows
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging, TaggingExample
 from electra.tasks.inference import outputs_of, predict
+from electra.text.windows import windows
 
 pytestmark = pytest.mark.numeric
 
@@ -90,7 +90,7 @@ def test_the_end_of_a_long_text_counts(make_tuned, make_text):
     ],
 )
 def test_of_a_pair_only_the_longer_text_is_cut(lengths, num_windows):
-    found = list(parts(*lengths, max_length=20))
+    found = pair_windows(*lengths, max_length=20)
     sides = [{part.first for part in found}, {part.second for part in found}]
     for side, length, expected in zip(sides, lengths, num_windows, strict=True):
         judged = sorted((window.judged, window.judged_stop) for window in side)
@@ -102,7 +102,7 @@ def test_of_a_pair_only_the_longer_text_is_cut(lengths, num_windows):
 
 
 def test_two_long_texts_meet_in_all_their_windows():
-    found = list(parts(30, 30, max_length=20))
+    found = pair_windows(30, 30, max_length=20)
     assert len(found) == len({part.first for part in found}) * len({part.second for part in found}) > 9
     assert sum(part.weight for part in found) == 30 * 30
 
@@ -192,12 +192,53 @@ def test_a_question_is_not_cut(make_tuned, make_text):
         load(folder).answer(["river", make_text(20)], ["the old river"] * 2)
 
 
+def test_choices_are_those_of_evaluation(make_tuned):
+    tuned, folder = make_tuned(MultipleChoice())
+    model = load(folder)
+    assert model.abilities == ("embed", "choose")
+    questions = ["the old river", "music", ""]
+    choices = [["a city", "café", "the music was"], ["old", "small"], ["", "river"]]
+    examples = [
+        ChoiceExample(**WHERE, prompt=question, choices=tuple(of_question))
+        for question, of_question in zip(questions, choices, strict=True)
+    ]
+    found = model.choose(questions, choices)
+    for answer, expected, of_question in zip(found, predicted(tuned, *examples), choices, strict=True):
+        assert answer["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
+        assert answer["choice"] == expected["choice"]
+        assert answer["text"] == of_question[expected["choice"]]
+    assert model.choose([], []) == []
+    assert model.ask("choose", questions=questions, choices=choices) == found
+
+
+def test_the_end_of_a_long_question_and_of_a_long_choice_counts(make_tuned, make_text):
+    _, folder = make_tuned(MultipleChoice())
+    model = load(folder)
+    long, longer = make_text(80, seed=1), f"{make_text(80, seed=1)} {make_text(20, seed=2)}"
+    one, other = model.choose([long, longer], [["river", "music"]] * 2)
+    assert one["probabilities"] != pytest.approx(other["probabilities"], abs=1e-5)
+    one, other = model.choose(["river"] * 2, [[long, "music"], [longer, "music"]])
+    assert one["probabilities"] != pytest.approx(other["probabilities"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("choices", "place"),
+    [([["a"]], r"choices\[0\] has 1"), (["ab"], r"choices\[0\]"), ("ab", "choices"), ([["a", 1]], r"\[1\]")],
+)
+def test_fewer_than_two_choices_are_refused(make_tuned, choices, place):
+    _, folder = make_tuned(MultipleChoice())
+    with pytest.raises(InputError, match=place):
+        load(folder).choose(["river"], choices)
+    with pytest.raises(InputError, match="1 questions and 2 choices"):
+        load(folder).choose(["river"], [["a", "b"]] * 2)
+
+
 def test_a_model_has_only_its_own_ability(make_tuned):
     _, folder = make_tuned(FAMILIES["classification"])
     model = load(folder)
     with pytest.raises(InputError, match=r"cannot tag: it was not fine-tuned.*It can: embed, classify"):
         model.tag(["a"])
-    with pytest.raises(InputError, match="cannot compare texts"):
+    with pytest.raises(InputError, match="cannot similarity"):
         model.similarity(["a"], ["a"])
     with pytest.raises(InputError, match="1 texts and 2 pairs"):
         model.classify(["a"], ["a", "b"])

@@ -1,53 +1,62 @@
-from itertools import pairwise
+import numpy as np
+import pytest
+import torch
 
-from hypothesis import given
-from hypothesis import strategies as st
+from electra.errors import InputError
+from electra.prediction.windows import Reader
+from electra.text.windows import windows
 
-from electra.prediction.spans import OVERLAP, windows
-
-sizes = st.tuples(st.integers(0, 700), st.integers(1, 130))
-
-
-def context(window, token, num_tokens):
-    """The tokens between a token and the nearer end of its window; the ends of a text cut nothing off."""
-    before = token - window.start if window.start else num_tokens
-    after = window.stop - 1 - token if window.stop < num_tokens else num_tokens
-    return min(before, after)
+CPU = torch.device("cpu")
 
 
-@given(sizes)
-def test_every_token_is_judged_once_and_in_order(size):
-    num_tokens, room = size
-    found = windows(num_tokens, room=room)
-    judged = [token for window in found for token in range(window.judged, window.judged_stop)]
-    assert judged == list(range(num_tokens))
-    for window in found:
-        assert 0 <= window.start <= window.judged < window.judged_stop <= window.stop <= num_tokens
-        assert window.stop - window.start == min(room, num_tokens)
+def sequences(*lengths):
+    return [np.arange(5, 5 + length, dtype=np.uint32) for length in lengths]
 
 
-@given(sizes)
-def test_a_token_is_judged_where_it_has_the_most_context(size):
-    num_tokens, room = size
-    found = windows(num_tokens, room=room)
-    for window in found:
-        for token in range(window.judged, window.judged_stop):
-            others = [other for other in found if other.start <= token < other.stop]
-            best = max(context(other, token, num_tokens) for other in others)
-            assert context(window, token, num_tokens) == best
+def echo(seen):
+    """An encoder whose hidden states are the ids."""
+
+    def encode(input_ids_BL, *, token_type_ids_BL, attention_mask_BL):
+        assert not token_type_ids_BL.any()
+        seen.append((input_ids_BL, attention_mask_BL))
+        return input_ids_BL[..., None].float()
+
+    return encode
 
 
-@given(sizes)
-def test_neighbours_share_a_quarter_and_there_are_no_more_than_needed(size):
-    num_tokens, room = size
-    found = windows(num_tokens, room=room)
-    for window, following in pairwise(found):
-        assert window.stop - following.start >= int(room * OVERLAP)
-    step = room - int(room * OVERLAP)
-    assert len(found) == (num_tokens > 0) + max(0, -(-(num_tokens - room) // step))
+def test_windows_between_special_tokens_in_batches_of_like_length(tokenizer):
+    seen = []
+    reader = Reader(encoder=echo(seen), tokenizer=tokenizer, max_length=12, device=CPU, max_tokens=24)
+    given = sequences(3, 25, 0, 10, 4)
+    found = [np.zeros(len(ids), np.int64) for ids in given]
+    for rows, hidden_BLD, mask_BL in reader.read(given):
+        assert hidden_BLD.shape[:2].numel() <= 24
+        for row, hidden_LD, mask_L in zip(rows, hidden_BLD, mask_BL, strict=True):
+            ids = hidden_LD[mask_L == 1, 0].long()
+            assert ids[0] == tokenizer.cls_id
+            assert ids[-1] == tokenizer.sep_id
+            assert ids[1:-1].tolist() == given[row.number][row.window.start : row.window.stop].tolist()
+            found[row.number][row.window.judged : row.window.judged_stop] = hidden_LD[row.judged, 0].numpy()
+    assert all(np.array_equal(*pair) for pair in zip(found, given, strict=True))
+    num_rows = sum(len(ids) for ids, _ in seen)
+    assert num_rows == sum(len(windows(len(ids), room=10)) for ids in given) == 6
+    # The longest first, and no row beside one of very different length.
+    assert [ids.shape[1] for ids, _ in seen] == [12, 12, 6]
 
 
-def test_a_text_that_fits_is_one_window_and_an_empty_one_none():
-    assert windows(5, room=5) == ((0, 5, 0, 5),)
-    assert windows(6, room=5) == ((0, 5, 0, 3), (1, 6, 3, 6))
-    assert windows(0, room=5) == ()
+def test_only_what_is_wanted_is_read(tokenizer):
+    seen = []
+    reader = Reader(encoder=echo(seen), tokenizer=tokenizer, max_length=12, device=CPU)
+    batches = list(reader.read(sequences(3, 25), is_wanted=lambda row: row.window.start > 0))
+    assert [row.number for batch in batches for row in batch.rows] == [1, 1]
+
+
+def test_damaged_weights_give_no_answer(tokenizer):
+    reader = Reader(
+        encoder=lambda ids, **_: torch.full((*ids.shape, 4), torch.nan),
+        tokenizer=tokenizer,
+        max_length=12,
+        device=CPU,
+    )
+    with pytest.raises(InputError, match="computes NaN"):
+        list(reader.read(sequences(3)))

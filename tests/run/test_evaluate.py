@@ -10,9 +10,8 @@ from electra.model.sizes import EncoderConfig
 from electra.seeds import torch_generator
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import TextExample
-from electra.tasks.folders import FineTuned, load_model, save_model
 from electra.tasks.inference import predict
-from electra.tasks.model import TaskModel
+from electra.tasks.model import FineTuned, TaskModel, load_model, save_model
 from electra.text import tokenizer as tokenizers
 
 FAMILY = Classification(("unacceptable", "acceptable"), ("mcc", "accuracy"))

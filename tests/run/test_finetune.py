@@ -18,7 +18,7 @@ from electra import cli, config
 from electra.report import write_report
 from electra.tasks.config import FinetuneConfig
 from electra.tasks.finetuning import jobs
-from electra.tasks.folders import load_model
+from electra.tasks.model import load_model
 from electra.tasks.step import FinetuneProblem
 from electra.train.distributed import World
 

@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from electra import cli
 from electra.errors import InputError
 from electra.model import names
+from electra.model.store import open_model
 from electra.run.importing import as_options, main
-from electra.tasks.folders import load_encoder
-from electra.train.checkpoint import read_tensors
+from electra.tensors import read_tensors
 from foreign_models import write_bundle
 
 HEADS = ["--num_attention_heads", "2"]
@@ -85,7 +85,7 @@ def test_without_a_run_the_model_alone_is_written(checkpoint, whole, tmp_path):
     out = tmp_path / "model"
     main(["--from", "tensorflow", str(checkpoint / "model.ckpt-16"), "--out", str(out), *HEADS])
     weights = read_tensors(whole / "checkpoints" / "step-00000016" / "model.safetensors")
-    encoder, _ = load_encoder(str(out))
+    encoder = open_model(out).encoder()
     name = "layers.1.attention.query.weight"
     assert torch.equal(encoder.state_dict()[name], weights[f"discriminator.{name}"])
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -13,8 +13,7 @@ from electra.seeds import torch_generator
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.tagging import Tagging
-from electra.tasks.folders import FineTuned, save_model
-from electra.tasks.model import TaskModel
+from electra.tasks.model import FineTuned, TaskModel, save_model
 from electra.text import tokenizer as tokenizers
 
 FAMILIES = {

@@ -15,6 +15,7 @@ from electra.prediction.model import Model
 from electra.serve.app import BATCHES_AT_ONCE, PAGE, build_app, listen, url_of
 from electra.serve.limits import Limits
 from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.choice import MultipleChoice
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
@@ -72,6 +73,7 @@ TUNED = [
         "answer",
         {"questions": ["the river"], "contexts": ["the old river was in a small city"]},
     ),
+    (MultipleChoice(), "choose", {"questions": ["the river"], "choices": [["old", "music", "café"]]}),
 ]
 
 
@@ -93,6 +95,18 @@ def test_a_question_that_the_model_cannot_read_is_named(make_tuned, make_text):
     with serving(build_app(load(folder), limits=Limits())) as url:
         answer = ask(url, "/answer", {"questions": ["a", make_text(20)], "contexts": ["a", "b"]})
     assert (answer.status, answer.error["field"]) == (422, "questions[1]")
+
+
+def test_a_question_without_a_choice_is_named(make_tuned):
+    _, folder = make_tuned(MultipleChoice())
+    with serving(build_app(load(folder), limits=Limits(max_characters=1000))) as url:
+        answer = ask(url, "/choose", {"questions": ["a", "b"], "choices": [["a", "b"], ["c"]]})
+        assert (answer.status, answer.error["field"]) == (422, "choices[1]")
+        answer = ask(url, "/choose", {"questions": ["a"], "choices": []})
+        assert (answer.status, answer.error["field"]) == (422, "choices")
+        # A question is read once for each choice.
+        answer = ask(url, "/choose", {"questions": ["a" * 300], "choices": [["b"] * 4]})
+        assert (answer.status, answer.error["field"]) == (422, "questions")
 
 
 def test_a_long_text_is_read_to_its_end(url, model, make_text):

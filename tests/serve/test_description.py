@@ -5,6 +5,7 @@ import json
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from pydantic import TypeAdapter
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -14,13 +15,14 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from electra.prediction.load import load
-from electra.prediction.model import ABILITIES
 from electra.serve.app import build_app
 from electra.serve.limits import Limits
-from electra.serve.requests import ENDPOINTS
+from electra.serve.requests import ENDPOINTS, endpoint_of
 from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.choice import MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.similarity import Similarity
+from electra.tasks.families.table import task_abilities
 from electra.tasks.families.tagging import Tagging
 from running import ask, serving
 
@@ -39,6 +41,7 @@ MODELS = {
     "similarity": (Similarity(), ["similarity"]),
     "tags": (Tagging(("B-X", "E-X", "I-X", "O", "S-X"), "entities"), ["tag"]),
     "answers": (QuestionAnswering(answerability="on", max_query_length=8), ["answer"]),
+    "choices": (MultipleChoice(), ["choose"]),
 }
 
 
@@ -85,8 +88,26 @@ def test_made_up_requests_get_documented_answers(describe, model):
 
 
 def test_every_ability_is_described():
-    abilities = {"detect", "fill", "corrupt", "embed", *ABILITIES.values()}
-    assert set(ENDPOINTS) == abilities
+    assert set(ENDPOINTS) == {"detect", "fill", "corrupt", "embed"}
+    assert set(task_abilities()) == {"similarity", "classify", "tag", "answer", "choose"}
+    for ability in task_abilities():
+        schema = endpoint_of(ability).request.model_json_schema()
+        assert schema["description"]
+        assert schema["examples"] == [endpoint_of(ability).example]
+        assert all(field["description"] for field in schema["properties"].values())
+        assert TypeAdapter(endpoint_of(ability).results).json_schema()["type"] == "array"
+
+
+def test_fields_of_a_family_are_described_and_checked():
+    schema = endpoint_of("choose").request.model_json_schema()
+    assert schema["required"] == ["questions", "choices"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["choices"]["items"] == {"items": {"type": "string"}, "type": "array"}
+    assert endpoint_of("classify").request.model_json_schema()["required"] == ["texts"]
+    (chosen,) = TypeAdapter(endpoint_of("choose").results).json_schema()["$defs"].values()
+    assert set(chosen["properties"]) == {"choice", "text", "probabilities"}
+    assert chosen["additionalProperties"] is False
+    assert "from 0" in chosen["properties"]["choice"]["description"]
 
 
 def test_paths_are_those_that_the_model_has(describe):

@@ -7,14 +7,23 @@ from hypothesis import strategies as st
 from electra.serve.app import build_app
 from electra.serve.errors import ApiError
 from electra.serve.limits import Limits
-from electra.serve.requests import ENDPOINTS, MAX_CANDIDATES, bounds_schema, make_call, pair_cost
+from electra.serve.requests import (
+    ENDPOINTS,
+    MAX_CANDIDATES,
+    bounds_schema,
+    endpoint_of,
+    make_call,
+    pair_cost,
+)
+from electra.tasks.families.table import task_abilities
 from running import ask, serving
 
+ABILITIES = (*ENDPOINTS, *task_abilities())
 LIMITS = Limits(max_texts=8, max_characters=1_000)
 
 
 def read(ability, body, *, limits=LIMITS):
-    request = ENDPOINTS[ability].request.model_validate(body)
+    request = endpoint_of(ability).request.model_validate(body)
     return make_call(ability, request, limits, row_length=32)
 
 
@@ -39,24 +48,32 @@ def test_words_may_come_cut():
     assert call.cost == 8 + 4 + 6
 
 
+def test_a_question_is_read_with_each_of_its_choices():
+    call = read("choose", {"questions": ["abcd"], "choices": [["e", "fg", ""]]})
+    assert call.columns == {"questions": ["abcd"], "choices": [["e", "fg", ""]]}
+    assert call.cost == 3 * 4 + 3 + 3
+
+
 def test_two_long_texts_cost_more_than_their_characters():
     short, long = "a" * 10, "a" * 1_000
     assert pair_cost([short, short], [short, long], row_length=100) == 20 + 1_010
     assert pair_cost([long], [long], row_length=100) == 20_000
 
 
-@pytest.mark.parametrize("ability", ENDPOINTS)
+@pytest.mark.parametrize("ability", ABILITIES)
 def test_the_example_of_the_description_is_right(ability):
-    example = ENDPOINTS[ability].example
+    example = endpoint_of(ability).example
     assert read(ability, example).size == len(example.get("texts") or example["questions"])
 
 
-@pytest.mark.parametrize("ability", ENDPOINTS)
+@pytest.mark.parametrize("ability", ABILITIES)
 def test_the_description_has_the_limits_of_the_server(ability):
-    schema = ENDPOINTS[ability].request.model_json_schema()
+    schema = endpoint_of(ability).request.model_json_schema()
     assert schema["additionalProperties"] is False
-    bounds = bounds_schema(ENDPOINTS[ability], LIMITS)["properties"]
-    assert set(bounds) == set(schema["properties"]) & {"texts", "pairs", "questions", "contexts"}
+    bounds = bounds_schema(endpoint_of(ability), LIMITS)["properties"]
+    assert set(bounds) == set(schema["properties"]) & {
+        *("texts", "pairs", "questions", "contexts", "choices")
+    }
     assert all(bound == {"maxItems": 8} for bound in bounds.values())
 
 
@@ -70,7 +87,7 @@ class Everything:
     """A model that has every ability, for tests of what comes before the model."""
 
     path, labels, tuned, reader = "everything", (), None, Part
-    abilities = tuple(ENDPOINTS)
+    abilities = ABILITIES
 
     def tag(self, texts):
         joined = (text if isinstance(text, str) else " ".join(text) for text in texts)
@@ -78,6 +95,9 @@ class Everything:
 
     def fill(self, texts, top):
         return [{"text": text, "masks": []} for text in texts]
+
+    def ask(self, ability, **fields):
+        return getattr(self, ability)(**fields)
 
     def __getattr__(self, ability):
         """What has to be refused must not get here."""
@@ -91,6 +111,11 @@ def url():
 
 
 REFUSED = [
+    ("choose", {"questions": ["a"], "choices": ["b"]}, "choices[0]"),
+    ("choose", {"questions": ["a"], "choices": [["b", 1]]}, "choices[0][1]"),
+    ("choose", {"questions": ["a"], "choices": [["b", "c"]] * 2}, "choices"),
+    ("choose", {"questions": ["a" * 300], "choices": [["b"] * 4]}, "questions"),
+    ("choose", b'{"questions": ["a"], "choices": [["b", "\\ud800"]]}', "choices[0][1]"),
     ("detect", b"", "body"),
     ("detect", b"{", "body"),
     ("detect", b"[]", "body"),
@@ -142,7 +167,7 @@ def test_what_is_wrong_is_refused_by_its_name(url, ability, body, field):
     ("ability", "name", "nearest"), [("detect", "text", "texts"), ("answer", "context", "contexts")]
 )
 def test_an_unknown_field_is_refused_with_the_nearest_one(url, ability, name, nearest):
-    answer = ask(url, f"/{ability}", {**ENDPOINTS[ability].example, name: "secret"})
+    answer = ask(url, f"/{ability}", {**endpoint_of(ability).example, name: "secret"})
     assert (answer.status, answer.error["field"]) == (422, name)
     assert answer.error["message"].endswith(f"did you mean '{nearest}'?")
     assert "secret" not in answer.error["message"]

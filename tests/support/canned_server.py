@@ -144,7 +144,19 @@ def answer(stub: Stub, body: dict[str, Any]) -> list[Any]:
     return results
 
 
-ROUTES = {route.__name__: route for route in (detect, fill, corrupt, embed, classify, tag, answer)}
+def choose(stub: Stub, body: dict[str, Any]) -> list[Any]:
+    """The last choice."""
+    return [
+        {
+            "choice": len(choices) - 1,
+            "text": choices[-1],
+            "probabilities": [*[0.25 / (len(choices) - 1)] * (len(choices) - 1), 0.75],
+        }
+        for choices in body["choices"]
+    ]
+
+
+ROUTES = {route.__name__: route for route in (detect, fill, corrupt, embed, classify, tag, answer, choose)}
 
 
 class Handler(BaseHTTPRequestHandler):

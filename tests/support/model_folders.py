@@ -5,18 +5,16 @@ import dataclasses
 import pytest
 import torch
 
-from electra import files
 from electra.formats.onnx import export_onnx
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
+from electra.model.store import write_networks
 from electra.pretraining.config import PretrainConfig
-from electra.pretraining.export import export_networks
 from electra.pretraining.masking import TokenFacts
 from electra.pretraining.objectives import build_objective
 from electra.seeds import python_random, torch_generator
 from electra.tasks.families.table import describe_family
-from electra.tasks.folders import FineTuned, save_model
-from electra.tasks.model import TaskModel
+from electra.tasks.model import FineTuned, TaskModel, save_model
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import Tokenizer, TokenizerConfig
 
@@ -72,10 +70,14 @@ def make_run(tmp_path_factory, tokenizer, tiny_config):
         # So that answers differ from token to token, as those of a trained model.
         initialise(trained, std=0.4, generator=torch_generator(1))
         run = tmp_path_factory.mktemp("runs") / "run"
-        for part in export_networks(trained, run / "final"):
-            tokenizer.save(run / "final" / part)
-        about = {"kind": "model", "encoder": trained.encoder_name, "config": {"objective": objective}}
-        files.write_manifest(run / "final", {**about, **(facts or {})})
+        write_networks(
+            run / "final",
+            trained.sizes(),
+            trained.plain_state(),
+            tokenizer,
+            encoder=trained.encoder_name,
+            facts={"config": {"objective": objective}, **(facts or {})},
+        )
         return run
 
     return make

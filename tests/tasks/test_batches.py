@@ -5,7 +5,7 @@ import torch
 from electra.errors import InputError
 from electra.tasks.batches import (
     WINDOW_BATCHES,
-    TaskTurns,
+    TaskMixture,
     TrainBatches,
     collate,
     prediction_batches,
@@ -94,27 +94,27 @@ def test_nothing_to_train_on_is_named():
         batches_of(rows_of(3), batch_size=0)
 
 
-def test_tasks_take_turns_in_proportion():
+def test_batches_of_tasks_come_in_proportion_to_their_sizes():
     tasks = {"large": batches_of(rows_of(320)), "small": batches_of(rows_of(75))}
-    turns = TaskTurns(tasks, seed=3)
-    assert turns.num_batches == 40 + 10
+    mixture = TaskMixture(tasks, seed=3)
+    assert mixture.num_batches == 40 + 10
     for epoch in range(2):
-        order = [turns.turn(50 * epoch + place) for place in range(50)]
+        order = [mixture.batch(50 * epoch + place) for place in range(50)]
         for name, count in (("large", 40), ("small", 10)):
             numbers = [turn.number for turn in order if turn.task == name]
             assert sorted(numbers) == list(range(epoch * count, (epoch + 1) * count))
         # Neither comes first and is forgotten.
         assert {turn.task for turn in order[:25]} == {turn.task for turn in order[25:]} == set(tasks)
-    again = TaskTurns(tasks, seed=3)
-    assert again.turn(77) == turns.turn(77)
-    assert [turns.turn(place) for place in range(50)] != [
-        TaskTurns(tasks, seed=4).turn(place) for place in range(50)
+    again = TaskMixture(tasks, seed=3)
+    assert again.batch(77) == mixture.batch(77)
+    assert [mixture.batch(place) for place in range(50)] != [
+        TaskMixture(tasks, seed=4).batch(place) for place in range(50)
     ]
 
 
 def test_one_task_goes_through_its_own_batches():
-    turns = TaskTurns({"only": batches_of(rows_of(20))}, seed=0)
-    assert [turns.turn(number) for number in (0, 1, 2, 3, 7)] == [
+    mixture = TaskMixture({"only": batches_of(rows_of(20))}, seed=0)
+    assert [mixture.batch(number) for number in (0, 1, 2, 3, 7)] == [
         ("only", number) for number in (0, 1, 2, 3, 7)
     ]
 

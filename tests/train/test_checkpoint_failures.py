@@ -22,11 +22,11 @@ def full_disk(*arguments, **options):
 
 
 FAILING_WRITES = [
-    "save_file",
-    "files.fsync",
-    "files.write_manifest",
-    "files.write_file",
-    "Path.rename",
+    "safetensors.torch.save_file",
+    "electra.files.fsync",
+    "electra.files.write_manifest",
+    "electra.files.write_file",
+    "pathlib.Path.rename",
 ]
 
 
@@ -34,7 +34,7 @@ FAILING_WRITES = [
 def test_a_full_disk_keeps_what_there_is_and_says_what_is_needed(save, store, problems, monkeypatch, place):
     before = {path: path.read_bytes() for path in store.folder.rglob("*.*") if path.is_file()}
     with monkeypatch.context() as patch:
-        patch.setattr(f"{checkpoints.__name__}.{place}", full_disk)
+        patch.setattr(place, full_disk)
         with pytest.raises(InputError) as caught:
             save(store, 3, size=500_000)
     message = str(caught.value)
@@ -60,7 +60,7 @@ def test_a_save_without_room_does_not_fill_the_disk_first(save, store, monkeypat
 def test_a_failure_is_told_once_by_check_or_by_the_next_save(save, store, monkeypatch):
     tensors = {"model": {"weight": torch.ones(3)}}
     with monkeypatch.context() as patch:
-        patch.setattr("electra.train.checkpoint.save_file", full_disk)
+        patch.setattr("safetensors.torch.save_file", full_disk)
         store.save(3, tensors, {})
         with pytest.raises(InputError, match="step-00000003 is not saved"):
             store.save(4, tensors, {})
@@ -87,7 +87,7 @@ def save_and_fail(folder, error: Exception | None) -> None:
 
 
 def test_a_failure_is_told_at_the_end_and_hides_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr("electra.train.checkpoint.save_file", full_disk)
+    monkeypatch.setattr("safetensors.torch.save_file", full_disk)
     with pytest.raises(InputError, match="No space left"):
         save_and_fail(tmp_path, None)
     with pytest.raises(TrainingError) as caught:

@@ -42,7 +42,7 @@ from electra.model import names
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
 from electra.seeds import numpy_generator, torch_generator
-from electra.tasks.batches import TaskTurns, TrainBatches, collate
+from electra.tasks.batches import TaskMixture, TrainBatches, collate
 from electra.tasks.config import EpochTrainConfig
 from electra.tasks.data.glue import load_glue
 from electra.tasks.families.classification import Classification
@@ -265,7 +265,7 @@ def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
     )
     problem, state = build(
         TaskModel(encoder, {_TASK: Classification(("negative", "positive"))}),
-        TaskTurns({_TASK: batches}, seed=0),
+        TaskMixture({_TASK: batches}, seed=0),
         engine,
         seed=0,
         tokenizer=train(["a text"], TokenizerConfig(vocab_size=256)),

@@ -42,14 +42,13 @@ from electra.errors import InputError, import_extra
 from electra.formats.onnx import Precision, export_onnx
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig, transformers_obstacle
+from electra.model.store import open_model
 from electra.prediction.load import Engine, load
 from electra.seeds import numpy_generator, torch_generator
-from electra.tasks import folders
 from electra.tasks.data.glue import load_glue
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import TextExample
-from electra.tasks.folders import FineTuned, save_model
-from electra.tasks.model import TaskModel
+from electra.tasks.model import FineTuned, TaskModel, save_model
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import TokenizerConfig
 from electra.train import devices
@@ -186,7 +185,7 @@ def write_graphs(model: Path, folder: Path) -> None:
 
 def model_folder(settings: ServeBenchConfig, folder: Path) -> Path:
     """The folder of the given model, where transformers finds it too, or of the one that was made."""
-    return folder / _MODEL if settings.model is None else folders.model_folder(settings.model)
+    return folder / _MODEL if settings.model is None else open_model(settings.model).path
 
 
 def our_pass(folder: Path, pieces: Sequence[list[str]], *, engine: Engine = "torch") -> Step:

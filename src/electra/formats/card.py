@@ -1,14 +1,9 @@
-"""A model to export -> what is known of it, for its card: of training, data, and how good it is.
+"""What was exported, and what is known of it -> README.md, the card of a model: facts, and nothing else.
 
 Facts are read from where training left them: the manifest of a run, its metrics and environment, the data
-set, scores.json. What is not found there is left out. Of folders only the last name is told: the rest is
-nobody's business but the owner's.
-
-What was exported -> lines of Python that load and use it, true where the card lies.
-
-A card is run by its test as it stands, in its own folder.
-
-What was exported, and what is known of it -> README.md, the card of a model: facts, and nothing else.
+set, scores.json. What is not found there is left out. Of folders only the last name is given: the rest is
+the owner's business alone. The lines of Python on a card load and use the model that lies beside it; a test
+runs them as they stand.
 """
 
 import json
@@ -23,13 +18,15 @@ import yaml
 from electra import files
 from electra.formats.transformers import Source
 from electra.model.encoder import Encoder
-from electra.prediction import load
+from electra.model.names import ARCHITECTURES, Role
+from electra.model.store import FINAL, HEAD_WEIGHTS, ModelFolder, open_model
+from electra.prediction.load import SEQ_LENGTH
 from electra.show import clock
-from electra.tasks import folders
-from electra.tasks.families.table import build_family
-from electra.tasks.folders import HEAD_WEIGHTS
-from electra.tasks.results import FINAL, NOT_FRACTIONS, SCORES, shown
-from electra.text import tokenizer as tokenizers
+from electra.tasks.families.family import Card
+from electra.tasks.families.table import FAMILIES, build_family
+from electra.tasks.model import RANDOM, find_start
+from electra.tasks.results import NOT_FRACTIONS, shown
+from electra.tasks.seed_results import SCORES
 from electra.text.rows import KIND as DATASET
 
 Facts = dict[str, str]
@@ -54,7 +51,7 @@ def gather(source: Source) -> Sections:
     elif source.about:
         sections |= fine_tuning(source) | pretraining(run_before(source))
     else:
-        sections |= pretraining(source.folder)
+        sections |= pretraining(source.model)
     if source.part == "encoder":
         # They are those of the head.
         sections.pop(SCORED, None)
@@ -64,7 +61,7 @@ def gather(source: Source) -> Sections:
 def model_facts(source: Source) -> Facts:
     """What it is."""
     config = source.config
-    words = tokenizers.load(source.folder)
+    words = source.model.tokenizer
     with torch.device("meta"):
         size = sum(weight.numel() for weight in Encoder(config).parameters())
     described = words.describe()
@@ -79,13 +76,13 @@ def model_facts(source: Source) -> Facts:
     }
 
 
-def pretraining(folder: Path | None) -> Sections:
+def pretraining(model: ModelFolder | None) -> Sections:
     """Of a network that is part of a run, or was imported."""
-    manifest = {} if folder is None else load.run_facts(folder)
-    if folder is None or not manifest:
+    if model is None or not model.run:
         return {}
+    manifest, final = model.run, model.path.parent
     config, step = manifest.get("config", {}), manifest.get("step")
-    place = folder.parent.parent if folder.parent.name == FINAL else None
+    place = final.parent if final.name == FINAL else None
     environment = {} if place is None else known_json(place / "environment.json")
     records = [] if place is None else records_of(place / "metrics.jsonl", step=step)
     last = records[-1] if records else {}
@@ -96,7 +93,7 @@ def pretraining(folder: Path | None) -> Sections:
         "Imported from": origin(manifest.get("imported_from", {})),
         "Steps": step and f"{step:,}",
         "Rows of a step": train.get("batch_size"),
-        "Tokens of a row": manifest.get(load.SEQ_LENGTH),
+        "Tokens of a row": manifest.get(SEQ_LENGTH),
         "Tokens seen": last.get("tokens") and f"{last['tokens']:,}",
         "FLOPs": last.get("flops") and f"{last['flops']:.3g}",
         "Time": last.get("seconds") and clock(last["seconds"]),
@@ -147,7 +144,7 @@ def machine(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dataset(folder: Path, manifest_sha256: str | None) -> Facts:
-    """Of what a run has read; only the hash, if the folder is gone or is another one by now."""
+    """Of the data a run has read; only the hash, if the folder is gone or is another one by now."""
     if manifest_sha256 is None:
         return {}
     facts: dict[str, Any] = {"Data set hash": manifest_sha256}
@@ -201,7 +198,7 @@ def fine_tuning(source: Source) -> Sections:
 
 def start_name(start: str | None) -> str | None:
     """What a fine-tuning began with."""
-    return "random weights" if start == folders.RANDOM else start and Path(start).name
+    return "random weights" if start == RANDOM else start and Path(start).name
 
 
 def scores(content: Mapping[str, Any]) -> Facts:
@@ -229,15 +226,15 @@ def own_score(about: Mapping[str, Any]) -> Facts:
     return {f"{name} on {about.get('split', 'held-out examples')}, in %": f"{shown(name, value)}, one seed"}
 
 
-def run_before(source: Source) -> Path | None:
+def run_before(source: Source) -> ModelFolder | None:
     """The network that a fine-tuning began with, if it is still there and still the same."""
     start, seed = source.about.get("start"), source.about.get("seed")
     facts = known_json(source.folder.parent / f"seed-{seed}" / SCORES).get("facts", {})
     sha256 = facts.get("config", {}).get("model_sha256")
     if not start or not sha256 or not Path(start).is_dir():
         return None
-    found = folders.find_start(start, like="", dropout=None)
-    return folders.model_folder(start) if found.sha256 == sha256 else None
+    found = find_start(start, like="", dropout=None)
+    return open_model(start) if found.sha256 == sha256 else None
 
 
 def records_of(path: Path, *, step: int | None) -> list[dict[str, Any]]:
@@ -263,88 +260,62 @@ def known(facts: Mapping[str, Any]) -> Facts:
 
 
 TEXT, OTHER, GAP = "The chef ate the meal.", "A cook had dinner.", "The [MASK] ate the meal."
-QUESTION = "Who ate the meal?"
 
-ABILITIES = {
-    "discriminator": f'model.detect(["{TEXT}"])  # how probably each token was replaced',
-    "generator": f'model.fill(["{GAP}"])  # what could stand in the gap',
-    "encoder": f'model.embed(["{TEXT}", "{OTHER}"])  # a vector for each text',
-    "classification": f'model.classify(["{TEXT}"])  # a second list would be the other texts of pairs',
-    "multi_label": f'model.classify(["{TEXT}"])  # a second list would be the other texts of pairs',
-    "regression": f'model.classify(["{TEXT}"])  # a second list would be the other texts of pairs',
-    "similarity": f'model.similarity(["{TEXT}"], ["{OTHER}"])',
-    "tagging": f'model.tag(["{TEXT}"])',
-    "question_answering": f'model.answer(["{QUESTION}"], ["{TEXT}"])',
+CARDS: dict[Role, Card] = {
+    "discriminator": Card(
+        what="A discriminator of ELECTRA: it tells how probably each token of a text was replaced.",
+        use=f'model.detect(["{TEXT}"])  # how probably each token was replaced',
+        class_lines=(
+            f'inputs = tokenizer("{TEXT}", return_tensors="pt")',
+            "replaced = model(**inputs).logits.sigmoid()  # how probably each token was replaced",
+        ),
+    ),
+    "generator": Card(
+        what="A generator of ELECTRA: it proposes tokens for the gaps of a text.",
+        hub_task="fill-mask",
+        use=f'model.fill(["{GAP}"])  # what could stand in the gap',
+        pipeline=f'pipeline("fill-mask", model=folder)("{GAP}")',
+        tokenizer_arguments=f'"{GAP}"',
+    ),
+    "encoder": Card(
+        what="An encoder of ELECTRA: it turns texts into vectors, and is a start for fine-tuning.",
+        hub_task="feature-extraction",
+        use=f'model.embed(["{TEXT}", "{OTHER}"])  # a vector for each text',
+        class_lines=(
+            f'inputs = tokenizer("{TEXT}", return_tensors="pt")',
+            "hidden = model(**inputs).last_hidden_state  # (texts, tokens, numbers)",
+        ),
+    ),
 }
-"""What a model is -> how `electra.load` uses it. Choices between texts have no method there."""
-
-PIPELINES = {
-    "generator": f'pipeline("fill-mask", model=folder)("{GAP}")',
-    "classification": f'pipeline("text-classification", model=folder)("{TEXT}")',
-    "multi_label": f'pipeline("text-classification", model=folder, top_k=None)("{TEXT}")',
-    "regression": f'pipeline("text-classification", model=folder, function_to_apply="none")("{TEXT}")',
-    "tagging": f'pipeline("token-classification", model=folder)("{TEXT}")',
-}
-"""What a model is -> how a pipeline of transformers uses it."""
-
-LINES = {
-    "discriminator": [
-        f'inputs = tokenizer("{TEXT}", return_tensors="pt")',
-        "replaced = model(**inputs).logits.sigmoid()  # how probably each token was replaced",
-    ],
-    "encoder": [
-        f'inputs = tokenizer("{TEXT}", return_tensors="pt")',
-        "hidden = model(**inputs).last_hidden_state  # (texts, tokens, numbers)",
-    ],
-    "head": [
-        f'inputs = tokenizer("{TEXT}", return_tensors="pt")',
-        "first = model(**inputs).last_hidden_state[:, 0]",
-        f'head = load_file(f"{{folder}}/{HEAD_WEIGHTS}")',
-        'logits = first @ head["output.weight"].T + head["output.bias"]',
-    ],
-    "question_answering": [
-        f'inputs = tokenizer("{QUESTION}", "{TEXT}", return_tensors="pt")',
-        "output = model(**inputs)",
-        "first, last = output.start_logits.argmax(), output.end_logits.argmax()",
-        'answer = tokenizer.decode(inputs["input_ids"][0, first : last + 1])',
-    ],
-    "multiple_choice": [
-        'ends = ["The chef.", "The meal."]',
-        f'inputs = tokenizer(["{QUESTION}"] * 2, ends, padding=True, return_tensors="pt")',
-        "logits = model(**{name: ids[None] for name, ids in inputs.items()}).logits",
-    ],
-}
-"""What a model is -> how its class in transformers is used."""
+"""What is said of a network of pre-training; of a fine-tuned model its family says it."""
 
 VECTORS = ["from sentence_transformers import SentenceTransformer", ""]
 FOLDER = ['folder = "."  # where this card lies', ""]
 
 
-def kind_of(source: Source) -> str:
-    """What a model is: its part, or the family of its task."""
-    return source.part or str(source.about["family"])
+def card_of(source: Source) -> Card:
+    """What is said of a model, by its part or by the family of its task."""
+    return CARDS[source.part] if source.part else FAMILIES[source.about["family"]].card
 
 
 def with_transformers(source: Source, architecture: str) -> list[str]:
     """How others use what was exported for them; empty if there is no way."""
-    kind = kind_of(source)
-    if kind in PIPELINES and architecture != "ElectraModel":
-        return ["from transformers import pipeline", "", *FOLDER, PIPELINES[kind]]
-    if kind == "similarity":
-        comparison = f'vectors = model.encode(["{TEXT}", "{OTHER}"])'
+    card = card_of(source)
+    if card.gives_vectors:
         return [
             *VECTORS,
             *FOLDER,
             "model = SentenceTransformer(folder)",
-            comparison,
+            f'vectors = model.encode(["{TEXT}", "{OTHER}"])',
             "cosines = model.similarity(vectors, vectors)",
         ]
-    if kind in ("classification", "multi_label"):
-        return [*class_lines(architecture, LINES["head"], more=["from safetensors.torch import load_file"])]
-    if kind == "question_answering" and architecture == "ElectraModel":
-        return []
-    lines = class_lines(architecture, LINES[kind])
-    if kind == "encoder":
+    if source.part is None and architecture == ARCHITECTURES["encoder"]:
+        more = ["from safetensors.torch import load_file"]
+        return class_lines(architecture, card.head_lines, more=more) if card.head_lines else []
+    if card.pipeline:
+        return ["from transformers import pipeline", "", *FOLDER, card.pipeline]
+    lines = class_lines(architecture, card.class_lines)
+    if source.part == "encoder":
         encode = f'SentenceTransformer(folder).encode(["{TEXT}", "{OTHER}"])  # a vector for each text'
         lines += ["", *VECTORS, encode]
     return lines
@@ -367,9 +338,6 @@ def class_lines(architecture: str, lines: Sequence[str], *, more: Sequence[str] 
 
 def with_onnxruntime(source: Source, outputs: Sequence[str]) -> list[str]:
     """How any program uses a graph."""
-    kind = kind_of(source)
-    question = f'"{QUESTION}", ' if kind == "question_answering" else ""
-    text = GAP if kind == "generator" else TEXT
     comma = "," if len(outputs) == 1 else ""
     return [
         "import onnxruntime",
@@ -379,50 +347,23 @@ def with_onnxruntime(source: Source, outputs: Sequence[str]) -> list[str]:
         *FOLDER,
         "tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)",
         'session = onnxruntime.InferenceSession(f"{folder}/model.onnx")',
-        f'inputs = tokenizer({question}"{text}", return_tensors="np")',
+        f'inputs = tokenizer({card_of(source).tokenizer_arguments}, return_tensors="np")',
         f"{', '.join(outputs)}{comma} = session.run({list(outputs)}, dict(inputs))",
     ]
 
 
 def with_electra(source: Source, *, engine: str) -> list[str]:
     """How we use it; empty if there is no method for it."""
-    use = ABILITIES.get(kind_of(source))
+    use = card_of(source).use
     option = "" if engine == "torch" else f', engine="{engine}"'
-    return (
-        [] if use is None else ["import electra", "", *FOLDER, f"model = electra.load(folder{option})", use]
-    )
+    return ["import electra", "", *FOLDER, f"model = electra.load(folder{option})", use] if use else []
 
 
 CARD = "README.md"
 
-WHAT = {
-    "discriminator": "A discriminator of ELECTRA: it tells how probably each token of a text was replaced.",
-    "generator": "A generator of ELECTRA: it proposes tokens for the gaps of a text.",
-    "encoder": "An encoder of ELECTRA: it turns texts into vectors, and is a start for fine-tuning.",
-    "classification": "An ELECTRA that tells the class of a text, or of a pair of texts.",
-    "multi_label": "An ELECTRA that tells which labels a text has, or a pair of texts.",
-    "regression": "An ELECTRA that gives a text, or a pair of texts, a value.",
-    "multiple_choice": "An ELECTRA that chooses how a text goes on.",
-    "similarity": "An ELECTRA that turns texts into vectors, which are near where texts mean the same.",
-    "tagging": "An ELECTRA that gives each word of a text a tag.",
-    "question_answering": "An ELECTRA that finds the answer to a question in a text.",
-}
-PIPELINE_TAGS = {
-    "generator": "fill-mask",
-    "encoder": "feature-extraction",
-    "classification": "text-classification",
-    "multi_label": "text-classification",
-    "regression": "text-classification",
-    "multiple_choice": "multiple-choice",
-    "similarity": "sentence-similarity",
-    "tagging": "token-classification",
-    "question_answering": "question-answering",
-}
-"""Kind -> what the Hugging Face hub calls its task."""
-
 NO_HEAD = (
-    f"transformers has no head that computes the same as this one. `ElectraModel` loads the encoder; the "
-    f"head is in `{HEAD_WEIGHTS}`, by the names that `electra` gives it."
+    "transformers has no head that computes the same as this one: {obstacle}. `ElectraModel` loads the "
+    f"encoder; the head is in `{HEAD_WEIGHTS}`, by the names that `electra` gives it."
 )
 NAMES_ARE_TEXT = (
     'The names of special tokens are plain text to the tokenizer, as they were in training: "[SEP]" in a '
@@ -451,21 +392,26 @@ class Loaded:
     """By which it is known to the Hugging Face hub."""
     ways: Mapping[str, Sequence[str]]
     """Name of a library -> lines of Python; without lines it is left out."""
-    has_other_head: bool = False
-    """Whether transformers sees the encoder only, of a model that has a head."""
+    obstacle: str = ""
+    """Why transformers loads the encoder only, of a model that has a head."""
 
 
 def for_transformers(source: Source, folder: Path, architecture: str) -> Loaded:
     """An export for transformers."""
-    vectors = kind_of(source) == "similarity"
+    vectors = card_of(source).gives_vectors
     return Loaded(
         library="sentence-transformers" if vectors else "transformers",
         ways={
             "sentence-transformers" if vectors else "transformers": with_transformers(source, architecture),
             "electra": with_electra(source, engine="torch"),
         },
-        has_other_head=(folder / HEAD_WEIGHTS).is_file(),
+        obstacle=(obstacle_of(source) or "") if (folder / HEAD_WEIGHTS).is_file() else "",
     )
+
+
+def obstacle_of(source: Source) -> str | None:
+    """Why transformers has no class for the head of a fine-tuned model."""
+    return build_family(source.about, where=source.path).transformers_obstacle(source.config)
 
 
 def for_onnx(source: Source, outputs: Sequence[str]) -> Loaded:
@@ -488,11 +434,11 @@ def write_card(folder: Path, source: Source, loaded: Loaded, given: Given, secti
 def card_lines(source: Source, loaded: Loaded, given: Given, sections: Sections) -> Iterator[str]:
     """The card, line by line."""
     yield from ("---", front_matter(source, loaded, given).rstrip(), "---", "")
-    yield from (f"# {given.name}", "", WHAT[kind_of(source)], "")
-    if source.part is None and (labels := build_family(dict(source.about), where=source.path).labels()):
+    yield from (f"# {given.name}", "", card_of(source).what, "")
+    if source.part is None and (labels := build_family(source.about, where=source.path).labels()):
         yield from (f"Labels: {', '.join(labels)}", "")
-    if loaded.has_other_head:
-        yield from (NO_HEAD, "")
+    if loaded.obstacle:
+        yield from (NO_HEAD.format(obstacle=loaded.obstacle), "")
     for library, lines in loaded.ways.items():
         if lines:
             yield from (f"## With {library}", "", "```python", *lines, "```", "")
@@ -510,7 +456,7 @@ def front_matter(source: Source, loaded: Loaded, given: Given) -> str:
         "license": given.license,
         "language": list(given.language),
         "library_name": loaded.library,
-        "pipeline_tag": PIPELINE_TAGS.get(kind_of(source)),
+        "pipeline_tag": card_of(source).hub_task or None,
         "tags": ["electra"],
     }
     present = {key: value for key, value in values.items() if value}

@@ -23,13 +23,14 @@ from electra.formats.card import (
     gather,
     write_card,
 )
-from electra.formats.imported import Role, refuse_full
 from electra.formats.transformers import Source, find_source, seal, set_tokenizer, write_transformers
+from electra.model.names import Role
 from electra.prediction.load import Engine, load
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
-from electra.tasks.folders import FineTuned, load_model
-from electra.tasks.results import judge_split, shown
+from electra.tasks.model import FineTuned, load_model
+from electra.tasks.results import shown
+from electra.tasks.seed_results import judge_split
 from electra.tasks.task import Task
 
 Form = Literal["transformers", "onnx", "onnx-int8"]
@@ -101,7 +102,7 @@ def export(settings: ExportConfig) -> Exported:
             "(see 'electra export --help')"
         )
     out = Path(settings.out).resolve()
-    refuse_full(out)
+    files.refuse_full(out)
     source = find_source(settings.model, part=settings.part)
     comparison = prepare_comparison(settings, source)
     given = Given(name=settings.name or out.name, license=settings.license, language=settings.language)
@@ -132,8 +133,8 @@ def _write(form: Form, source: Source, folder: Path) -> _Written:
         architecture = write_transformers(source, folder)
         loaded = for_transformers(source, folder, architecture)
         facts = {"Form": form, "Class": architecture}
-        if loaded.has_other_head:
-            facts["Head"] = "transformers has none that computes the same: in head.safetensors"
+        if loaded.obstacle:
+            facts["Head"] = f"in head.safetensors, since {loaded.obstacle}"
         return _Written(facts, loaded, "torch")
     # It needs an extra, which the other format does not.
     from electra.formats.onnx import export_onnx
@@ -174,7 +175,7 @@ def prepare_comparison(settings: ExportConfig, source: Source) -> Comparison | N
             f"--data and --task are for the score of a fine-tuned model with its head, and {settings.model} "
             f"is exported as {source.part}: leave them out"
         )
-    tuned = load_model(source.folder)
+    tuned = load_model(source.model)
     name = catalogue.one_task(settings, default=tuned.task)
     task = catalogue.load_for(tuned, name, settings)
     if not task.scored_splits:

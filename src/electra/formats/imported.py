@@ -1,47 +1,45 @@
-"""A foreign model, read -> a folder with each of its encoders in transformers' layout, as a run's `final`.
+"""Folders of transformers, or an original TensorFlow checkpoint -> a model by our names -> a folder of ours.
 
-OUT/manifest.json    which folder has the encoder, where it came from, and the checksum of every file
+OUT/manifest.json    which network to fine-tune, where it came from, and the checksum of every file
 OUT/discriminator/   config.json, model.safetensors, tokenizer: ElectraForPreTraining
 OUT/generator/       the same: ElectraForMaskedLM
 OUT/encoder/         in place of both where the source has neither head: ElectraModel
+
+Checkpoints are read in `formats.tensorflow`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import safetensors.torch
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from electra import files
 from electra.errors import InputError
 from electra.model import names
-from electra.model.encoder import Encoder
-from electra.model.heads import DiscriminatorHead, GeneratorHead
+from electra.model.names import Role
 from electra.model.sizes import EncoderConfig
-from electra.tasks.folders import CONFIG, WEIGHTS
+from electra.model.store import (
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    ModelFolder,
+    network_shapes,
+    require_same_shapes,
+    write_networks,
+)
 from electra.text.tokenizer import Tokenizer
-
-Role = Literal["discriminator", "generator", "encoder"]
-"""What an encoder is for: one of the two of pre-training with its head, or alone."""
-
-ARCHITECTURES: dict[Role, str] = {
-    "discriminator": "ElectraForPreTraining",
-    "generator": "ElectraForMaskedLM",
-    "encoder": "ElectraModel",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """A model by our names, as it was found."""
+    """A foreign model, by our names."""
 
     sizes: Mapping[Role, EncoderConfig]
-    """Of every encoder that there is; the first one goes on to fine-tuning."""
+    """Of every encoder that there is; the first one is that to fine-tune."""
     state: Mapping[str, Tensor]
-    """Weights by role and name, such as discriminator.layers.0…, with what encoders share under both."""
+    """Weights by role and name, such as discriminator.layers.0…; what encoders share is under both."""
     tokenizer: Tokenizer
     source: Mapping[str, Any]
     """Format, path and checksum of what was read."""
@@ -50,66 +48,84 @@ class Imported:
     moments: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """Of the original's Adam: exp_avg and exp_avg_sq of every weight; empty if the source has none."""
     step: int = 0
-    """Updates that led to the weights, if the source knows."""
+    """Updates that led to the weights, if the source says."""
 
 
 def check_shapes(sizes: Mapping[Role, EncoderConfig], state: Mapping[str, Tensor], *, where: str) -> None:
     """Refuse weights that are not exactly those of encoders of these sizes with their heads."""
-    expected: dict[str, torch.Size] = {}
-    with torch.device("meta"):
-        for role, config in sizes.items():
-            modules: dict[str, nn.Module] = {f"{role}.": Encoder(config)}
-            if role != "encoder":
-                modules[f"{role}_head."] = (DiscriminatorHead if role == "discriminator" else GeneratorHead)(
-                    config
-                )
-            for scope, module in modules.items():
-                expected |= {f"{scope}{name}": tensor.shape for name, tensor in module.state_dict().items()}
-    if different := sorted(expected.keys() ^ state.keys()):
-        verb = "lacks" if different[0] in expected else "has an unknown"
-        more = f", and {len(different) - 1} more differ" if len(different) > 1 else ""
-        raise InputError(f"{where} {verb} weight {different[0]}{more}: is it a whole ELECTRA or BERT model?")
-    for name, shape in expected.items():
-        if state[name].shape != shape:
-            raise InputError(
-                f"{where}: {name} has shape {list(state[name].shape)}, by the other sizes it should be "
-                f"{list(shape)}"
-            )
+    require_same_shapes(state, network_shapes(sizes), where=where)
 
 
 def write_imported(imported: Imported, folder: Path) -> None:
     """Write a folder that appears when it is whole."""
-    refuse_full(folder)
-    with files.appearing_whole(folder) as unfinished:
-        for role, config in imported.sizes.items():
-            target = unfinished / role
-            target.mkdir()
-            values = {**names.to_transformers_config(config), "architectures": [ARCHITECTURES[role]]}
-            files.write_json(target / CONFIG, values)
-            whole = {
-                name: tensor.contiguous().clone() for name, tensor in _foreign(imported.state, role).items()
-            }
-            safetensors.torch.save_file(whole, target / WEIGHTS, metadata={"format": "pt"})
-            imported.tokenizer.save(target)
-        facts = {
-            "kind": "model",
-            "step": imported.step,
-            "encoder": next(iter(imported.sizes)),
-            "obstacles": dict.fromkeys(imported.sizes),
-            "imported_from": dict(imported.source),
-        }
-        files.write_manifest(unfinished, facts)
-
-
-def refuse_full(folder: Path) -> None:
-    """Nothing that is there already is written over."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise InputError(f"{folder} exists and is not empty: choose another folder, or remove it first")
-
-
-def _foreign(state: Mapping[str, Tensor], role: Role) -> dict[str, Tensor]:
-    if role != "encoder":
-        return names.to_transformers(state, role)
-    return names.encoder_to_transformers(
-        {name.removeprefix("encoder."): tensor for name, tensor in state.items()}
+    files.refuse_full(folder)
+    write_networks(
+        folder,
+        imported.sizes,
+        imported.state,
+        imported.tokenizer,
+        encoder=next(iter(imported.sizes)),
+        facts={"step": imported.step, "imported_from": dict(imported.source)},
     )
+
+
+def read_transformers(paths: Sequence[str | Path]) -> Imported:
+    """One model, or a discriminator and its generator, which must have the same tokenizer."""
+    found: dict[Role, ModelFolder] = {}
+    state: dict[str, Tensor] = {}
+    left_out: list[str] = []
+    for folder in (ModelFolder(Path(path)) for path in paths):
+        role, part, unknown = read_network(folder)
+        if role in found:
+            raise InputError(
+                f"{folder.path} is a second {role}: give one model, or a discriminator "
+                "(ElectraForPreTraining) and a generator (ElectraForMaskedLM)"
+            )
+        found[role] = folder
+        state |= part
+        left_out += unknown
+    together = " and ".join(map(str, paths))
+    if "encoder" in found and len(found) > 1:
+        raise InputError(f"{together} do not belong together: one of them has no head of ELECTRA")
+    if len({folder.tokenizer.content_hash for folder in found.values()}) > 1:
+        raise InputError(f"{together} have different tokenizers: import them one by one")
+    return Imported(
+        # The discriminator is the one to fine-tune, whichever was named first.
+        sizes={role: found[role].config for role in sorted(found)},
+        state=state,
+        tokenizer=next(iter(found.values())).tokenizer,
+        source={
+            "format": "transformers",
+            "paths": [str(path) for path in paths],
+            "sha256": [weights_checksum(Path(path)) for path in paths],
+        },
+        left_out=tuple(left_out),
+    )
+
+
+def read_network(folder: ModelFolder) -> tuple[Role, dict[str, Tensor], list[str]]:
+    """What a model is, its weights by our names, and the tensors that have no place here."""
+    if not (folder.path / CONFIG).is_file():
+        raise InputError(
+            f"{folder.path} has no {CONFIG}: expected a folder of transformers. A model on the Hugging Face "
+            f"hub must be downloaded first: hf download {folder.path} --local-dir DIR"
+        )
+    if folder.is_own_layout:
+        raise InputError(f"{folder.path} is a model of ours already: use it as it is")
+    role = folder.role
+    state = {f"{role}.{name}": tensor for name, tensor in folder.encoder_state().items()}
+    state |= {f"{role}_head.{name}": tensor for name, tensor in folder.head_state().items()}
+    check_shapes({role: folder.config}, state, where=str(folder.path))
+    known = (
+        names.transformers_scope(folder.tensors),
+        names.TIED.transformers,
+        *(module.transformers for module, _ in names.HEADS[role]),
+    )
+    unknown = [name for name in folder.tensors if "pooler." in name or not name.startswith(known)]
+    return role, state, unknown
+
+
+def weights_checksum(folder: Path) -> str:
+    """Of the weights or, if they are in several files, of the index that lists them."""
+    path = folder / WEIGHTS
+    return files.sha256(path if path.is_file() else folder / INDEX)

@@ -1,15 +1,9 @@
-"""An encoder with its head -> a graph of ONNX for batches of any size and length, in float32 or int8.
+"""A run or a model's folder -> model.onnx for batches of any size and length, checked against torch.
+
+    export_onnx("RUN", out, part="discriminator", precision="fp32", max_length=None).describe()
+    electra.load(out, engine="onnx").detect(["The chef ate the meal."])
 
 B rows, L positions, D numbers in a hidden state.
-
-A graph and the torch module that it was made from -> how far their outputs lie apart.
-
-B rows, L positions.
-
-A run or a model's folder -> model.onnx, checked against torch, and what is needed to use it.
-
-export_onnx(Path("RUN"), out, part="discriminator", precision="fp32", max_length=None).describe()
-electra.load(out, engine="onnx").detect(["The chef ate the meal."])
 """
 
 import dataclasses
@@ -23,34 +17,25 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import safetensors.torch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from electra import files
 from electra.errors import InputError, import_extra
-from electra.formats.imported import ARCHITECTURES, Role
 from electra.model.encoder import Encoder
 from electra.model.heads import (
-    ClassificationHead,
     DiscriminatorHead,
     GeneratorHead,
-    RegressionHead,
-    SpanHead,
-    TaggingHead,
 )
+from electra.model.names import ARCHITECTURES, Role
+from electra.model.store import GRAPH, ONNX_KEY, Contents, ModelFolder, open_model, write_model
 from electra.prediction.load import load
-from electra.prediction.onnx_engine import HIDDEN_STATES, ONNX_KEY, WORD_TABLE, OnnxFacts, open_session
-from electra.prediction.spans import Reader
+from electra.prediction.onnx_engine import HIDDEN_STATES, WORD_TABLE, OnnxFacts, open_session
+from electra.prediction.windows import Reader
 from electra.seeds import numpy_generator
 from electra.show import megabytes
-from electra.tasks import folders
-from electra.tasks.families.answering import AnswerHead
-from electra.tasks.families.classification import Regression
 from electra.tasks.families.family import Family
-from electra.tasks.families.similarity import PoolingHead
-from electra.tasks.folders import CONFIG, GRAPH, HEAD_WEIGHTS, TASK_KEY
+from electra.tasks.model import TASK_KEY
 from electra.text.tokenizer import Tokenizer
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -63,8 +48,8 @@ SMALL_COPY = 2**18
 class Graph(nn.Module):
     """Token ids -> hidden states and, where a head is a function of nothing else, its outputs.
 
-    They are named as in transformers and sentence-transformers. Left out is the joint head of questions:
-    its ends depend on which starts were chosen.
+    They are named as in transformers and sentence-transformers. The joint head of questions is left out: its
+    ends depend on which starts were chosen.
     """
 
     def __init__(
@@ -87,20 +72,10 @@ class Graph(nn.Module):
         match self.head:
             case GeneratorHead() as head:
                 return {"logits": head(hidden_BLD, self.encoder.embeddings.word_embeddings.weight)}
-            case RegressionHead() as head:
-                value_B1 = head(hidden_BLD)[:, None]
-                if isinstance(self.family, Regression):
-                    value_B1 = self.family.low + value_B1 * (self.family.high - self.family.low)
-                return {"logits": value_B1}
-            case DiscriminatorHead() | ClassificationHead() | TaggingHead() as head:
+            case DiscriminatorHead() as head:
                 return {"logits": head(hidden_BLD)}
-            case PoolingHead() as head:
-                return {"sentence_embedding": head(hidden_BLD, attention_mask_BL)}
-            case AnswerHead(span=SpanHead() as span):
-                return {
-                    "start_logits": span.start(hidden_BLD).squeeze(-1),
-                    "end_logits": span.end(hidden_BLD).squeeze(-1),
-                }
+            case nn.Module() as head if self.family is not None:
+                return self.family.onnx_outputs(head, hidden_BLD, attention_mask_BL)
         return {}
 
 
@@ -112,10 +87,10 @@ def write_fp32(graph: Graph, path: Path) -> None:
 
 
 def write_int8(graph: Graph, path: Path) -> None:
-    """Write it with weights of 8 bits; the numbers between layers are rounded so as they come."""
+    """Write it with weights of 8 bits; the numbers between layers are rounded as they come."""
     with quiet():
         quantization = import_extra("onnxruntime.quantization", extra="onnx")
-        # A table that is turned round in each run could not be rounded.
+        # A table that is transposed in each run could not be rounded.
         model = trace(graph, largest_copy=ANY_SIZE).model_proto
         # What torch noted of shapes does not hold for rounded numbers, and would be refused.
         model.graph.ClearField("value_info")
@@ -127,9 +102,9 @@ def write_int8(graph: Graph, path: Path) -> None:
 
 
 def trace(graph: Graph, *, largest_copy: int) -> "torch.onnx.ONNXProgram":
-    """What torch sees of a graph: the plain way of the encoder, with padding computed on and ignored.
+    """The graph as torch traces it: the encoder's plain path, with padding computed on and ignored.
 
-    `largest_copy`: numbers of a weight that is stored twice, for two uses, to be turned round only here.
+    `largest_copy`: size, in numbers, of the largest weight that is stored a second time, transposed.
     """
     with quiet(), torch.no_grad():
         import_extra("onnx", extra="onnx")
@@ -158,7 +133,7 @@ def trace(graph: Graph, *, largest_copy: int) -> "torch.onnx.ONNXProgram":
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep to itself what the exporter has to say: warnings, progress on stdout, advice in the log."""
+    """Silence the exporter: its warnings, its progress on stdout, its advice in the log."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     nowhere = io.StringIO()
@@ -174,7 +149,7 @@ SHORTEST = 3
 """Tokens of a row: [CLS], one of text, [SEP]."""
 NUM_BATCHES = 5
 TOLERANCE = 1e-3
-"""Difference in float32 that is no rounding any more, as a share of the largest number of an output."""
+"""Largest difference in float32 that rounding explains, as a share of the largest number of an output."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -212,7 +187,7 @@ def check_graph(
 ) -> OnnxCheck:
     """Compare the graph on padded batches with torch on each row by itself.
 
-    So it is seen too that padding and neighbours change nothing.
+    This also shows that padding and neighbours change nothing.
     """
     session = open_session(path)
     names = [output.name for output in session.get_outputs()]
@@ -235,7 +210,7 @@ def check_graph(
 
 
 def check_batches(tokenizer: Tokenizer, *, max_length: int) -> Iterator[Arrays]:
-    """One to five rows of random tokens, from the longest that is read down to the shortest."""
+    """One to five rows of random tokens, from the longest that are read down to the shortest."""
     random = numpy_generator(0, "onnx check")
     lengths = np.linspace(max_length, SHORTEST, NUM_BATCHES).astype(int)
     for num_rows, length in enumerate(lengths, start=1):
@@ -254,7 +229,7 @@ def check_batches(tokenizer: Tokenizer, *, max_length: int) -> Iterator[Arrays]:
 
 @torch.no_grad()
 def judge_row(graph: Graph, inputs: Arrays, row: int, length: int) -> Arrays:
-    """What torch makes of a row without its padding and its neighbours."""
+    """The outputs of torch for a row without its padding and its neighbours."""
     alone = [torch.from_numpy(inputs[name][row : row + 1, :length]) for name in INPUTS]
     return {name: output[0].numpy() for name, output in graph(*alone).items()}
 
@@ -263,9 +238,9 @@ Precision = Literal["fp32", "int8"]
 
 
 class Chosen(NamedTuple):
-    """What of a model is exported."""
+    """The part of a model that is exported."""
 
-    folder: Path
+    folder: ModelFolder
     reader: Reader
     graph: Graph
 
@@ -276,7 +251,7 @@ def export_onnx(
     """Write the graph, the config, the tokenizer and the head into a folder, and compare with torch.
 
     Of a fine-tuned model, `discriminator` is the whole of it and `encoder` is it without its head.
-    `max_length`: tokens to read at once; by default as many as in training, as far as that is known.
+    `max_length`: tokens to read at once; by default as many as in training if that is known.
     """
     folder, reader, graph = choose(source, part, max_length=max_length)
     write = {"fp32": write_fp32, "int8": write_int8}[precision]
@@ -286,16 +261,13 @@ def export_onnx(
     )
     facts = OnnxFacts(part=part, precision=precision, max_length=reader.max_length, outputs=check.outputs)
     values = {**config_of(folder, part), ONNX_KEY: dataclasses.asdict(facts)}
-    files.write_json(out / CONFIG, values)
-    write_head(graph, out)
-    reader.tokenizer.save(out)
+    write_model(out, Contents(values=values, tensors={}, head=head_state(graph)), reader.tokenizer)
     return check
 
 
 def choose(source: Path, part: Role, *, max_length: int | None) -> Chosen:
-    """The network that is asked for, or what the model has in its place."""
-    model = load(source, max_length=max_length)
-    folder = folders.model_folder(str(source))
+    """The network that is asked for."""
+    model, folder = load(source, max_length=max_length), open_model(source)
     reader, head, family = model.reader, None, None
     if model.tuned is not None and part == "discriminator":
         head, family = model.tuned.model.head(model.tuned.task), model.tuned.family
@@ -307,29 +279,26 @@ def choose(source: Path, part: Role, *, max_length: int | None) -> Chosen:
                 "--part encoder exports the encoder alone"
             )
         if network.reader is not reader:
-            folder = folder.parent / part
+            folder = ModelFolder(folder.path.parent / part)
         reader, head = network.reader, network.head
     assert isinstance(reader.encoder, Encoder)
     return Chosen(folder, reader, Graph(reader.encoder, head, family).eval())
 
 
-def config_of(folder: Path, part: Role) -> dict[str, Any]:
-    """The config of the source; that of an encoder alone says nothing of a head."""
-    values = folders.read_values(folder)
+def config_of(folder: ModelFolder, part: Role) -> dict[str, Any]:
+    """The config of the source; without all keys of a head, if the encoder is exported alone."""
     if part != "encoder":
-        return values
+        return folder.values
     of_head = (TASK_KEY, "id2label", "label2id", "problem_type")
     return {
-        **{key: value for key, value in values.items() if key not in of_head},
+        **{key: value for key, value in folder.values.items() if key not in of_head},
         "architectures": [ARCHITECTURES["encoder"]],
     }
 
 
-def write_head(graph: Graph, out: Path) -> None:
-    """Write the weights that stay in torch."""
+def head_state(graph: Graph) -> dict[str, Tensor]:
+    """The weights that stay in torch."""
     state = {} if graph.head is None else dict(graph.head.state_dict())
     if isinstance(graph.head, GeneratorHead):
         state[WORD_TABLE] = graph.encoder.embeddings.word_embeddings.weight
-    if state:
-        whole = {name: tensor.detach().contiguous().clone() for name, tensor in state.items()}
-        safetensors.torch.save_file(whole, out / HEAD_WEIGHTS, metadata={"format": "pt"})
+    return state

@@ -1,16 +1,15 @@
-"""Bytes -> numbers of variable length, and the fields of a protobuf message; nothing is trusted.
+"""A TensorFlow checkpoint (PREFIX.index, PREFIX.data-00000-of-00001) -> its variables, without TensorFlow.
 
-Bytes of a sorted table (LevelDB's format, which TensorFlow took over) -> its keys with their values.
+Bottom-up: numbers of variable length and protobuf messages, sorted tables, the checkpoint. Its index is a
+sorted table (LevelDB's format) from the name of a variable to the place and checksum of its numbers, each
+entry a protobuf message; the data files hold nothing but the numbers.
 
 A table is blocks and a footer. The footer says where the block of the index is, the index where all others
-are. In a block a key is stored as what differs from the key before it, and the last bytes say where keys
-begin that are stored whole: these serve a search, and are not needed to read all.
+are. In a block, a key is stored as its difference from the key before it; the last bytes list the keys that
+are stored whole, which serve a search and are not needed to read everything.
 
-A TensorFlow checkpoint (PREFIX.index, PREFIX.data-00000-of-00001) -> its variables, without TensorFlow.
-
-The index is a sorted table from names to where the numbers of a variable are and what their checksum is. The
-data files hold nothing but the numbers. Nothing of either is trusted: what the index says is compared with
-the lengths of the files before anything is read, and every checksum is verified.
+Nothing is trusted: what the index says is compared with the lengths of the files before anything is read, and
+every checksum is verified.
 """
 
 import math

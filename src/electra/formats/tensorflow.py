@@ -14,9 +14,10 @@ from torch import Tensor
 
 from electra import files
 from electra.errors import InputError
-from electra.formats.imported import Imported, Role, check_shapes
+from electra.formats.imported import Imported, check_shapes
 from electra.formats.tensor_bundle import INDEX_SUFFIX, TensorBundle, open_bundle
 from electra.model import names
+from electra.model.names import Role
 from electra.model.sizes import EncoderConfig
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import VOCABULARY_FILE, Tokenizer
@@ -26,7 +27,7 @@ MOMENTS = {"exp_avg": "/adam_m", "exp_avg_sq": "/adam_v"}
 """Our name of each moment -> what the original appends to the name of the weight."""
 HEAD_SIZE = 64
 """Width of an attention head in all of the authors' models."""
-# Heads of tasks, and a variable that some checkpoints carry along: no part of pre-training.
+# Heads of tasks, and a variable that some checkpoints carry along, are no part of pre-training.
 _LEFT_OUT = re.compile(r"task_specific/|temperature$")
 _PARTS: tuple[Role, ...] = ("discriminator", "generator")
 _QUERY = "layers.0.attention.query.weight"
@@ -35,12 +36,12 @@ _QUERY = "layers.0.attention.query.weight"
 def read_tensorflow(
     path: str | Path, *, vocabulary: str | Path | None = None, num_attention_heads: int | None = None
 ) -> Imported:
-    """The model of a checkpoint; the vocabulary lies beside it unless said otherwise."""
+    """The model of a checkpoint; its vocabulary is in the same folder unless another is given."""
     bundle = open_bundle(path)
     kept = {name for name in bundle.variables if not _LEFT_OUT.search(name)}
     moments = {ours: {name for name in kept if name.endswith(end)} for ours, end in MOMENTS.items()}
     weights = kept - {STEP}.union(*moments.values())
-    # Before any number is read: what it costs to read all is lost otherwise.
+    # Checked before the weights, which take long to read.
     tokenizer = _read_tokenizer(bundle, vocabulary)
     state = _read_state(bundle, weights)
     where = str(bundle.prefix)
@@ -67,7 +68,7 @@ def recognise(
     """The sizes of every encoder in a state dict of ours, which needs to have no more than shapes."""
     parts = [part for part in _PARTS if any(name.startswith(f"{part}_head.") for name in state)]
     if not parts:
-        # A model that was trained for a task: its encoder is what there is.
+        # A model that was trained for a task: only its encoder is of use.
         return {"encoder": _encoder_sizes(state, "discriminator.", where, num_attention_heads)}
     found: dict[Role, EncoderConfig] = {}
     for part in parts:
@@ -179,5 +180,5 @@ def _check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, *, where: str
 
 def _describe(bundle: TensorBundle) -> dict[str, str]:
     index = bundle.prefix.with_name(bundle.prefix.name + INDEX_SUFFIX)
-    # The index holds the checksum of every variable: its own tells all.
+    # The index holds the checksum of every variable, so its own covers everything.
     return {"format": "tensorflow", "path": str(bundle.prefix), "index_sha256": files.sha256(index)}

@@ -1,144 +1,32 @@
-"""Folders of transformers (ELECTRA's discriminator, generator, or any model of BERT's shape) -> our names.
-
-A run, a fine-tuned model or a folder of transformers -> a folder that transformers loads by itself.
+"""A run, a fine-tuned model or a folder of transformers -> a folder that transformers loads by itself.
 
 config.json, model.safetensors   an encoder with its head, or alone where transformers has no head like it
 head.safetensors                 such a head, by our names
-tokenizer files                  they give the same ids
-modules.json, ...                of an encoder for vectors: for sentence-transformers
-README.md                        a card made of facts
+tokenizer.json ...               a tokenizer that gives the same ids
+modules.json ...                 of an encoder for vectors: for sentence-transformers
+README.md                        a card made of facts (formats.card)
 manifest.json                    those facts, and the checksum of every file; written last
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-import torch
-from torch import Tensor
-
 from electra import files
 from electra.errors import InputError
-from electra.formats.imported import ARCHITECTURES, Imported, Role, check_shapes
-from electra.model import names
+from electra.model.names import ARCHITECTURES, Role
 from electra.model.sizes import EncoderConfig, transformers_obstacle
-from electra.prediction import load
-from electra.prediction.onnx_engine import is_onnx
-from electra.prediction.spans import SharedTokenizer
-from electra.tasks import folders
-from electra.tasks.folders import (
-    CONFIG,
-    INDEX,
-    OWN_LAYOUT,
-    WEIGHTS,
-    add_sentence_transformer,
-    load_tokenizer,
-    read_config,
-    read_tensors,
-    read_values,
-)
-from electra.text.tokenizer import SETTINGS_FILE, Tokenizer
-
-_HEADS: dict[Role, str] = {
-    "discriminator": "discriminator_predictions.",
-    "generator": "generator_predictions.",
-}
-_POSITION_IDS = ".position_ids"
-
-
-def read_transformers(paths: Sequence[str | Path]) -> Imported:
-    """One model, or a discriminator and its generator, whose vocabularies must be the same."""
-    sizes: dict[Role, EncoderConfig] = {}
-    state: dict[str, Tensor] = {}
-    left_out: list[str] = []
-    read: list[Tokenizer] = []
-    folders = [Path(path) for path in paths]
-    for folder in folders:
-        role, config, part, unknown = _read_folder(folder)
-        if role in sizes:
-            raise InputError(
-                f"{folder} is a second {role}: give one model, or a discriminator (ElectraForPreTraining) "
-                "and a generator (ElectraForMaskedLM)"
-            )
-        check_shapes({role: config}, part, where=str(folder))
-        sizes[role] = config
-        state |= part
-        left_out += unknown
-        read.append(load_tokenizer(folder, config))
-    if "encoder" in sizes and len(sizes) > 1:
-        raise InputError(
-            f"{' and '.join(map(str, folders))} do not belong together: one has no head of ELECTRA"
-        )
-    if len({tokenizer.content_hash for tokenizer in read}) > 1:
-        raise InputError(
-            f"{' and '.join(map(str, folders))} have different tokenizers: import them one by one"
-        )
-    return Imported(
-        # The discriminator is what goes on, whichever was named first.
-        sizes=dict(sorted(sizes.items())),
-        state=state,
-        tokenizer=read[0],
-        source={
-            "format": "transformers",
-            "paths": [str(folder) for folder in folders],
-            "sha256": [_checksum(folder) for folder in folders],
-        },
-        left_out=tuple(left_out),
-    )
-
-
-def _read_folder(folder: Path) -> tuple[Role, EncoderConfig, dict[str, Tensor], list[str]]:
-    """What a model is, its sizes, its weights by our names, and the names of those it has too many."""
-    if not (folder / CONFIG).is_file():
-        raise InputError(
-            f"{folder} has no {CONFIG}: expected a folder of transformers. A model on the Hugging Face hub "
-            f"must be downloaded first: hf download {folder} --local-dir DIR"
-        )
-    if read_values(folder).get("model_type") == OWN_LAYOUT:
-        raise InputError(f"{folder} is a model of ours already: use it as it is")
-    config = read_config(folder)
-    tensors = read_tensors(folder)
-    for role, head in _HEADS.items():
-        if role != "encoder" and any(name.startswith(head) for name in tensors):
-            return role, config, _read_part(folder, tensors, role), []
-    try:
-        encoder = names.encoder_from_transformers(tensors)
-    except InputError as error:
-        raise InputError(f"{folder / WEIGHTS}: {error}") from error
-    bodies = [scope for scope in ("electra.", "bert.") if any(name.startswith(scope) for name in tensors)]
-    unknown = [
-        name
-        for name in tensors
-        if "pooler." in name or not (name.startswith(tuple(bodies or [""])) or name.endswith(_POSITION_IDS))
-    ]
-    return "encoder", config, {f"encoder.{name}": tensor for name, tensor in encoder.items()}, unknown
-
-
-def _read_part(folder: Path, tensors: dict[str, Tensor], part: names.Part) -> dict[str, Tensor]:
-    try:
-        state = names.from_transformers(tensors, part)
-    except InputError as error:
-        raise InputError(f"{folder / WEIGHTS}: {error}") from error
-    tied = tensors.get(names.TIED.transformers)
-    table = state.get(names.TIED.ours)
-    if tied is not None and table is not None and not torch.equal(tied, table):
-        raise InputError(
-            f"{folder / WEIGHTS}: {names.TIED.transformers} differs from the table of embeddings, with which "
-            "a generator of ELECTRA shares it"
-        )
-    return state
-
-
-def _checksum(folder: Path) -> str:
-    """Of the weights, or of the file that says where they are spread over."""
-    path = folder / WEIGHTS
-    return files.sha256(path if path.is_file() else folder / INDEX)
-
+from electra.model.store import CONFIG, TOKENIZER_LENGTH, ModelFolder, lay_out, open_model, write_model
+from electra.prediction.load import SEQ_LENGTH
+from electra.tasks.families.similarity import add_sentence_transformer
+from electra.tasks.model import KIND as FINE_TUNED
+from electra.tasks.model import TASK_KEY, load_model, write_tuned
+from electra.text.tokenizer import SETTINGS_FILE
 
 KIND = "exported model"
+"""What the manifest calls it, unless it is a fine-tuned model as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,83 +34,74 @@ class Source:
     """What is to be exported."""
 
     path: str
-    """As a person named it."""
-    folder: Path
-    """That with the config, the weights and the tokenizer."""
+    """As the user named it."""
+    model: ModelFolder
     part: Role | None
     """A network of pre-training with its head, or an encoder alone; None: a fine-tuned model as it is."""
 
-    @cached_property
+    @property
+    def folder(self) -> Path:
+        """The folder with config, weights and tokenizer."""
+        return self.model.path
+
+    @property
     def config(self) -> EncoderConfig:
         """The sizes of the encoder."""
-        return folders.read_config(self.folder)
+        return self.model.config
 
-    @cached_property
+    @property
     def run(self) -> Mapping[str, Any]:
-        """What the run or the import that it is a part of says of itself; empty if it is part of none."""
-        return load.run_facts(self.folder)
+        """The manifest of the run or import that it is part of; empty if it is part of none."""
+        return self.model.run
 
     @cached_property
     def about(self) -> Mapping[str, Any]:
         """What a fine-tuned model says of itself; empty if it was not fine-tuned."""
-        found: dict[str, Any] = folders.read_values(self.folder).get(folders.TASK_KEY) or {}
+        found: dict[str, Any] = self.model.values.get(TASK_KEY) or {}
         return found
 
     @property
     def max_length(self) -> int:
-        """Tokens to read at once: as many as in training, as far as that is known, or as the encoder can."""
+        """Tokens to read at once: as many as in training, or if that is unknown, as the encoder can."""
         longest = self.config.max_position_embeddings
-        trained = self.about.get("max_length") or self.run.get(load.SEQ_LENGTH)
-        # Tokenizers that know no limit tell a number of thirty digits.
-        return min(trained or load.length_of_tokenizer(self.folder) or longest, longest)
+        trained = self.about.get("max_length") or self.run.get(SEQ_LENGTH)
+        # Tokenizers of transformers that know no limit name a number of thirty digits.
+        return min(trained or self.model.tokenizer_length or longest, longest)
 
 
 def find_source(path: str, *, part: Role | None = None) -> Source:
-    """The model in a folder, or a part of it; by default the encoder that goes on, with what head it has."""
-    folder = folders.model_folder(path)
-    if is_onnx(folder):
+    """The model in a folder, or a part of it; by default the encoder to fine-tune, with the head it has."""
+    model = open_model(path)
+    if model.is_onnx:
         raise InputError(f"{path} was exported to ONNX already: name the run or the folder it was made from")
-    if about := folders.read_values(folder).get(folders.TASK_KEY):
+    if about := model.values.get(TASK_KEY):
         if part not in (None, "encoder"):
             raise InputError(
                 f"{path} was fine-tuned for {about['task']} and has no {part} any more: leave out --part, or "
                 "take --part encoder for the encoder without its head"
             )
-        return Source(path=path, folder=folder, part=part)
-    facts = load.run_facts(folder)
-    found: dict[Role, Path] = {}
-    for place in (folder, *load.partner(folder, SharedTokenizer.read(folder))):
-        if facts:
-            folders.check_weights(place.parent, facts, part=place.name)
-        found.setdefault(role_of(place, objective=facts.get("config", {}).get("objective")), place)
-    if part == "encoder":
-        return Source(path=path, folder=folder, part=part)
-    part = part or next(iter(found))
-    if part not in found:
+        return Source(path=path, model=model, part=part)
+    part = part or model.role
+    if part in ("encoder", model.role):
+        return Source(path=path, model=model, part=part)
+    partner = model.partner()
+    if partner is None or partner.role != part:
+        others = [] if partner is None else [partner.role]
         raise InputError(
-            f"{path} has no {part} with a head, only: {', '.join(found)}. The encoder without a head is had "
-            "with --part encoder"
+            f"{path} has no {part} with a head, only: {', '.join([model.role, *others])}. --part encoder "
+            "exports the encoder without a head"
         )
-    return Source(path=path, folder=found[part], part=part)
-
-
-def role_of(folder: Path, *, objective: str | None) -> Role:
-    """Which of the two networks of pre-training is in a folder, or an encoder without their heads."""
-    tensors = folders.read_tensors(folder)
-    part = load.part_of(tensors)
-    # What Electric's network gives is no probability of a replacement, as the class would promise.
-    is_whole = load.head_state(folder, tensors, part) and objective != "electric"
-    return part if is_whole else "encoder"
+    return Source(path=path, model=partner, part=part)
 
 
 def seal(folder: Path, source: Source, facts: Mapping[str, Any]) -> None:
-    """Write the manifest, when all else is there."""
-    values = folders.read_values(folder)
-    # Where things lie on this machine is told to nobody.
-    if start := values.get(folders.TASK_KEY, {}).get("start"):
-        values[folders.TASK_KEY]["start"] = Path(start).name
+    """Write the manifest, when everything else is there."""
+    values = ModelFolder(folder).values
+    # Where things lie on this machine is nobody else's business.
+    if start := values.get(TASK_KEY, {}).get("start"):
+        values[TASK_KEY]["start"] = Path(start).name
         files.write_json(folder / CONFIG, values)
-    files.write_manifest(folder, {**facts, "kind": KIND if source.part else folders.KIND})
+    files.write_manifest(folder, {**facts, "kind": KIND if source.part else FINE_TUNED})
 
 
 def check_expressible(source: Source) -> None:
@@ -238,38 +117,24 @@ def check_expressible(source: Source) -> None:
 def write_transformers(source: Source, folder: Path) -> str:
     """Fill a folder that is there; the name of the class that loads it."""
     check_expressible(source)
-    if source.part is None:
-        folders.save_model(folders.load_model(source.folder), folder)
-        # More is to come into the folder before it is sealed.
-        (folder / files.MANIFEST).unlink()
-    else:
-        tensors, tokenizer = network_of(source)
-        architecture = ARCHITECTURES[source.part]
-        values = {**names.to_transformers_config(source.config), "architectures": [architecture]}
-        files.write_json(folder / CONFIG, values)
-        whole = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
-        safetensors.torch.save_file(whole, folder / WEIGHTS, metadata={"format": "pt"})
-        tokenizer.save(folder)
-    if source.part == "encoder":
+    model, role = source.model, source.part
+    if role is None:
+        write_tuned(load_model(model), folder)
+        architecture: str = ModelFolder(folder).values["architectures"][0]
+        return architecture
+    state = {f"{role}.{name}": tensor for name, tensor in model.encoder().state_dict().items()}
+    if role != "encoder" and (head := model.head()) is not None:
+        state |= {f"{role}_head.{name}": tensor for name, tensor in head.state_dict().items()}
+    write_model(folder, lay_out(model.config, state, role), model.tokenizer)
+    if role == "encoder":
         add_sentence_transformer(folder, pooling="mean", max_length=source.max_length)
-    architectures: list[str] = folders.read_values(folder)["architectures"]
-    return architectures[0]
-
-
-def network_of(source: Source) -> tuple[dict[str, Tensor], Tokenizer]:
-    """The weights by the names of transformers, checked to be all that its class has."""
-    assert source.part is not None
-    if source.part == "encoder":
-        encoder, tokenizer = folders.load_encoder(str(source.folder))
-        return names.encoder_to_transformers(encoder.state_dict()), tokenizer
-    imported = read_transformers([source.folder])
-    return names.to_transformers(imported.state, source.part), imported.tokenizer
+    return ARCHITECTURES[role]
 
 
 def set_tokenizer(folder: Path, source: Source) -> None:
     """Tell the tokenizer of transformers how much the model reads, and that a generator is shown its gaps."""
     settings = files.read_json(folder / SETTINGS_FILE)
     if source.part == "generator":
-        # Else fill-mask, all that it is for, would find no "[MASK]" in any text.
+        # Else fill-mask, the one thing it is for, would find no "[MASK]" in any text.
         settings["split_special_tokens"] = False
-    files.write_json(folder / SETTINGS_FILE, {**settings, load.TOKENIZER_LENGTH: source.max_length})
+    files.write_json(folder / SETTINGS_FILE, {**settings, TOKENIZER_LENGTH: source.max_length})

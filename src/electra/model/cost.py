@@ -1,26 +1,18 @@
-"""Sizes and steps -> FLOPs: by the paper's accounting, to compare with its tables, and as torch counts them.
+"""Sizes of an encoder and of a batch -> FLOPs by the paper's accounting, and bytes of memory for a step.
 
-The paper counts every elementary operation, a matrix product as two for each weight, an embedding look-up as
-a product with a one-hot vector, and takes a backward pass to cost as much as a forward pass (it costs twice).
-torch counts matrix products only, and backward passes as they are.
+The paper counts every elementary operation, a matrix product as two for each weight and an embedding look-up
+as a product with a one-hot vector, and takes a backward pass to cost as much as a forward pass (it costs
+twice). For the FLOPs that torch counts see `pretraining.cost`.
 
-Sizes and a batch -> bytes of memory that a training step needs, before anything runs.
-
-On a CPU the count of activations is exact (a test holds it against what torch keeps); for GPUs it is derived
-from the same graph with fused attention, whose map is never stored, and layer norms in float32.
-
-T tokens of a batch, each of L in its row; numbers in a hidden state D, the feed-forward layer F; H heads.
+On a CPU the memory of activations is exact: a test compares it with what torch keeps. For GPUs it is derived
+from the same graph with fused attention, whose map is never stored, and with layer norms in float32.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
-from electra.model.encoder import Encoder
-from electra.model.heads import LOGITS_PER_CHUNK, DiscriminatorHead, GeneratorHead
+from electra.model.heads import LOGITS_PER_CHUNK
 from electra.model.sizes import EncoderConfig
 
 # Operations for each number, as the paper counts them.
@@ -32,7 +24,7 @@ SOFTMAX = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What the paper's count depends on; defaults are BERT's."""
+    """The sizes that the paper's count depends on; defaults are BERT's."""
 
     hidden: int
     layers: int
@@ -44,12 +36,8 @@ class Shape:
     """Width of the feed-forward layer; None: four times the hidden size."""
     heads: int | None = None
     """Number of attention heads; None: of 64 numbers each."""
-    head_size: int | None = None
-    """Numbers in a head; None: the heads divide the hidden size."""
     predicted: float = 0.15625
     """Fraction of positions at which a token is predicted."""
-    attentions: int = 1
-    """Attentions in a layer: 2 in a decoder that also looks at an encoder."""
 
 
 def layer_flops(shape: Shape) -> int:
@@ -57,10 +45,9 @@ def layer_flops(shape: Shape) -> int:
     hidden, length = shape.hidden, shape.length
     heads = shape.heads or max(hidden // 64, 1)
     inner = shape.intermediate or 4 * hidden
-    mixed = heads * shape.head_size if shape.head_size else hidden
     attention = (
-        3 * (2 * hidden * mixed + mixed)  # queries, keys and values
-        + 2 * mixed * length  # scores
+        3 * (2 * hidden * hidden + hidden)  # queries, keys and values
+        + 2 * hidden * length  # scores
         + (SOFTMAX + DROPOUT + 1) * length * heads  # 1: their scale
         + 2 * hidden * length  # mixing the values
         + 2 * hidden * hidden
@@ -68,7 +55,7 @@ def layer_flops(shape: Shape) -> int:
         + NORM  # As in the original: once, where the other norm counts for each number.
     )
     feed_forward = 2 * (2 * hidden * inner) + (GELU + 1) * inner + (1 + DROPOUT + 1 + NORM) * hidden
-    return length * (shape.attentions * attention + feed_forward)
+    return length * (attention + feed_forward)
 
 
 def embedding_flops(shape: Shape) -> int:
@@ -93,11 +80,6 @@ def detection_flops(shape: Shape) -> int:
     """Forward pass of the discriminator's head."""
     hidden = shape.hidden
     return shape.length * (2 * hidden * hidden + (1 + GELU) * hidden + 2 * hidden)
-
-
-def inference_flops(shape: Shape) -> int:
-    """Forward pass over one sequence with a head like the discriminator's."""
-    return shape.layers * layer_flops(shape) + embedding_flops(shape) + detection_flops(shape)
 
 
 def training_flops(shape: Shape, head: Callable[[Shape], float], *, batch: int, steps: float) -> float:
@@ -127,72 +109,13 @@ def shape_of(config: EncoderConfig, *, length: int, predicted: float = 0.15625) 
     )
 
 
-def published_flops() -> dict[str, float]:
-    """Training FLOPs of the models that the paper compares, as its authors' calculator prints them."""
-    small = Shape(hidden=256, layers=12, length=128, embedding=128)
-    base, large = Shape(hidden=768, layers=12), Shape(hidden=1024, layers=24)
-    small_generator = Shape(hidden=64, layers=12, length=128, embedding=128)
-    base_generator = Shape(hidden=256, layers=12, embedding=768)
-    large_generator = Shape(hidden=256, layers=24, embedding=1024)
-    gpt = Shape(hidden=768, layers=12, vocab=40000, predicted=1.0)
-    roberta = Shape(hidden=1024, layers=24, vocab=50265)
-    albert = Shape(hidden=4096, layers=12, vocab=30000, embedding=128)
-    # T5 is read as an encoder that predicts nothing and a decoder that predicts every token.
-    t5_encoder = Shape(
-        hidden=1024, layers=24, vocab=32000, intermediate=65536, heads=128, head_size=128, predicted=0.0
-    )
-    t5_decoder = replace(t5_encoder, attentions=2, predicted=1.0)
-
-    def mlm(shape: Shape, batch: int, steps: float) -> float:
-        return training_flops(shape, vocabulary_flops, batch=batch, steps=steps)
-
-    return {
-        # Counted by TensorFlow: for 20 x 128 of 10 x 768,648,884 words, and for 32 sequences.
-        "elmo": 2 * 10 * 768648884 * 568093262680 / (20.0 * 128),
-        "xlnet": 2 * 500000 * 8192 * 15064773691518 / 32.0,
-        "gpt": mlm(gpt, 128, 960800),
-        "bert_small": mlm(small, 128, 1.45e6),
-        "bert_base": mlm(base, 256, 1e6),
-        "bert_large": mlm(large, 256, 1e6),
-        "electra_small": electra_flops(small, small_generator, batch=128, steps=1e6),
-        "electra_base": electra_flops(base, base_generator, batch=256, steps=766000),
-        "electra_400k": electra_flops(large, large_generator, batch=2048, steps=400000),
-        "electra_1.75M": electra_flops(large, large_generator, batch=2048, steps=1750000),
-        "roberta": mlm(roberta, 8000, 500000),
-        "albert": mlm(albert, 4096, 1.5e6),
-        "t5_11b": mlm(t5_encoder, 2048, 1e6) + mlm(t5_decoder, 2048, 1e6),
-    }
-
-
-def counted_inference_flops(config: EncoderConfig, *, batch: int, length: int) -> int:
-    """What torch counts for a forward pass of encoder and discriminator head."""
-    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        encoder, head = Encoder(config).eval(), DiscriminatorHead(config)
-        head(encoder(torch.zeros(batch, length, dtype=torch.long)))
-    return int(counter.get_total_flops())
-
-
-def counted_pretraining_flops(
-    discriminator: EncoderConfig, generator: EncoderConfig, *, batch: int, length: int, predicted: float
-) -> int:
-    """What torch counts for forward and backward passes of both encoders with their heads, in one step."""
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        encoder, head = Encoder(discriminator).eval(), DiscriminatorHead(discriminator)
-        small_encoder, vocabulary_head = Encoder(generator).eval(), GeneratorHead(generator)
-        token_ids = torch.zeros(batch, length, dtype=torch.long)
-        head(encoder(token_ids)).sum().backward()
-        hidden = small_encoder(token_ids).flatten(0, 1)[: round(predicted * batch * length)]
-        vocabulary_head(hidden, small_encoder.embeddings.word_embeddings.weight).sum().backward()
-    return int(counter.get_total_flops())
-
-
 Attention = Literal["plain", "fused"]
 
 _FLOAT = 4
 _NORM_STATISTICS = 2 * 2 * _FLOAT
 """Mean and scale of a token in the two norms of a layer."""
 _BYTES_PER_LOGIT = 16
-"""Probabilities that are kept, and what loss, entropy, sample and gradient hold at the same time."""
+"""The probabilities, which are kept, and what loss, entropy, sample and gradient hold at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +126,7 @@ class Memory:
     gradients: int
     optimizer: int
     activations: int
-    """What a forward pass keeps for its backward pass, for the rows worked on at once."""
+    """Kept by a forward pass for its backward pass, for the rows worked on at once."""
     logits: int
     """Of the generator over the vocabulary, for a chunk of masked positions."""
 
@@ -222,11 +145,11 @@ def activation_bytes(
     attention: Attention,
     recomputes_layers: bool = False,
 ) -> int:
-    """What an encoder keeps of a batch, with numbers of `number_size` bytes in matrix products."""
+    """Bytes that an encoder keeps of a batch, with numbers of `number_size` bytes in matrix products."""
     layer = _layer_bytes_per_token(config, length=length, number_size=number_size, attention=attention)
     layers = config.num_hidden_layers * layer
     if recomputes_layers:
-        # What enters each layer, and all that is kept of the one whose turn it is.
+        # The input of each layer, and all that is kept of the one that is being computed.
         layers = config.num_hidden_layers * config.hidden_size * _FLOAT + layer
     return rows * length * (layers + _embedding_bytes_per_token(config, number_size))
 
@@ -268,7 +191,7 @@ def cast_bytes(config: EncoderConfig, *, number_size: int) -> int:
 
 
 def logits_bytes(*, masked: int, vocab_size: int) -> int:
-    """The generator's logits at the masked positions, of which a bounded number is held at a time."""
+    """The generator's logits at masked positions, of which a bounded number is held at a time."""
     return _BYTES_PER_LOGIT * min(masked * vocab_size, LOGITS_PER_CHUNK)
 
 

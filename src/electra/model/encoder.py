@@ -1,23 +1,11 @@
-"""A padded batch -> the text in it, so that layers compute on nothing else.
+"""Token ids -> hidden states: the encoder of the paper, bottom-up, with nothing computed on padding.
 
-B rows, L positions, T positions of text in all rows together, X numbers at a position.
+Padding, attention and its positions, dropout, self-attention, feed-forward, layer, embeddings, encoder, and
+the start of all weights. A module's weights mean nothing until `initialise` or `load_state_dict` is called on
+the whole model: two encoders may share one `Embeddings`.
 
-Queries, keys, values -> mixed values, by the fastest exact way; dropout; positions that act in attention.
-
-B rows, L positions, T positions of text in all rows together, H heads, S numbers per head. Queries come
-scaled: a score is a plain product.
-
-Hidden states -> what each position takes from the others: attention with its projections.
-
-B rows, L positions, H heads, T positions of text in all rows together; numbers in a hidden state D, a head S.
-
-Token ids -> hidden states: the encoder of the paper, bottom-up.
-
-B rows, L positions, H heads, T positions of text in all rows together; numbers in an embedding E, a hidden
-state D, the feed-forward layer F.
-
-A module's weights mean nothing until `initialise` or `load_state_dict`: both are left to who builds the whole
-model, since two encoders may share one `Embeddings`.
+B rows, L positions, T positions of text in all rows together, H heads, X numbers at a position; numbers in a
+head S, an embedding E, a hidden state D, the feed-forward layer F.
 """
 
 from collections.abc import Sequence
@@ -34,12 +22,13 @@ from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
 
 WORTHWHILE_PADDING = 0.1
-"""Share of padding from which layers compute on the text alone: 0.93 of the speed without any, 1.05 times at
-a tenth, 1.2 at a third, 1.7 at a half (small's shape, 32 x 128, forward and backward on one core)."""
+"""Share of padding from which layers compute on the text alone. Doing so gives 0.93 of the speed where there
+is none, 1.05 times at a tenth, 1.2 at a third, 1.7 at a half (small's shape, 32 x 128, forward and backward
+on one core)."""
 
 
 class Padding:
-    """Where text stands in a padded batch."""
+    """Where the text is in a padded batch."""
 
     def __init__(self, attention_mask_BL: Tensor, text_T: Tensor) -> None:
         self.shape = attention_mask_BL.shape
@@ -76,13 +65,13 @@ class Padding:
 def worthwhile_padding(attention_mask_BL: Tensor | None, text_T: Tensor | None = None) -> Padding | None:
     """The padding if computing without it is faster, else None: it is then computed on and ignored.
 
-    Who knows the positions of text in the flattened batch gives them: then nothing has to be looked for.
+    Callers that know the positions of text in the flattened batch pass them, so that nothing is searched for.
     """
-    # A traced graph is for all batches, so it cannot be cut to the text of one.
+    # A traced graph serves all batches, so it cannot be cut to the text of one.
     if attention_mask_BL is None or torch.compiler.is_compiling():
         return None
     if text_T is None:
-        # Finding the text takes a look at the data: a GPU would have to stop for it.
+        # Finding the text means reading the data, and a GPU would have to stop for that.
         if attention_mask_BL.device.type != "cpu":
             return None
         text_T = attention_mask_BL.flatten().nonzero().squeeze(1)
@@ -94,7 +83,7 @@ def worthwhile_padding(attention_mask_BL: Tensor | None, text_T: Tensor | None =
 _HAS_PACKED_KERNEL = find_spec("torch.nn.attention.varlen") is not None
 _LEAST_CAPABILITY = (8, 0)
 _LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8
-"""What the kernel for packed rows takes: GPUs from Ampere on, and these numbers per head."""
+"""Limits of the kernel for packed rows: GPUs from Ampere on, and these sizes of a head."""
 
 
 def attend(
@@ -111,10 +100,10 @@ def attend(
 
 def plain_is_faster(query_BHLS: Tensor, *, dropout: float) -> bool:
     """Whether three plain operations beat torch's fused attention on this device and precision."""
-    # Measured for L from 64 to 512, forward and backward. On a CPU the fused kernel knows no dropout: its
-    # fallback takes 1.3 to 1.5 times as long as ours. In bfloat16 (AVX512, L = 128) it took 38 ms for our
-    # 10.5. In float32 without dropout it is faster, forward alone by 1.3 to 1.7. The FLOP counter, on `meta`,
-    # sees only plain operations.
+    # Measured for L from 64 to 512, forward and backward. On a CPU the fused kernel has no dropout, and its
+    # fallback takes 1.3 to 1.5 times as long as ours. In bfloat16 (AVX512, L = 128) it took 38 ms, ours 10.5.
+    # In float32 without dropout it is faster, forward alone by 1.3 to 1.7. On `meta` FLOPs are counted, and
+    # the counter sees only plain operations.
     device = query_BHLS.device.type
     return device == "meta" or (device == "cpu" and (dropout > 0 or query_BHLS.dtype != torch.float32))
 
@@ -135,8 +124,8 @@ def takes_packed(projected: Tensor, *, head_size: int, dropout: float) -> bool:
 def attend_packed(
     query_THS: Tensor, key_THS: Tensor, value_THS: Tensor, *, bounds: Tensor, longest: int
 ) -> Tensor:
-    """The same for rows end to end, from one of `bounds` (B + 1) to the next, of up to `longest` tokens."""
-    # Not with the other imports: the first torch that we run with has no such module.
+    """`attend` for rows laid end to end, from one of `bounds` (B + 1) to the next, at most `longest` each."""
+    # Imported here, since the oldest torch that we support has no such module.
     from torch.nn.attention.varlen import varlen_attn
 
     mixed_THS = varlen_attn(query_THS, key_THS, value_THS, bounds, bounds, longest, longest, scale=1.0)
@@ -154,7 +143,7 @@ def attention_map(query_BHLS: Tensor, key_BHLS: Tensor, *, bias: Tensor | None) 
 
 
 def padding_bias(attention_mask_BL: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """0 where there is text and, where there is padding, a number so low that nothing of it comes through."""
+    """0 at text and, at padding, a number so low that no attention goes there."""
     bias_BL = torch.zeros(attention_mask_BL.shape, dtype=dtype, device=attention_mask_BL.device)
     # Finite, so that a row of nothing but padding gives no NaN; half, so that it stays finite in sums.
     bias_BL.masked_fill_(attention_mask_BL == 0, torch.finfo(dtype).min / 2)
@@ -162,8 +151,8 @@ def padding_bias(attention_mask_BL: Tensor, *, dtype: torch.dtype) -> Tensor:
 
 
 def alibi_bias(num_heads: int, length: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A penalty that grows with the distance in both directions, at another rate for each head: (H, L, L)."""
-    # ALiBi's rates, but from the middle of each head's interval: a generator's only head is local too.
+    """A penalty that grows with the distance in both directions, at its own rate in each head: (H, L, L)."""
+    # ALiBi's rates, but from the middle of each head's interval: so a generator's only head is local too.
     head_H = torch.arange(num_heads, device=device)
     slope_H = 2.0 ** (-8 * (head_H + 0.5) / num_heads)
     position_L = torch.arange(length, device=device)
@@ -180,7 +169,7 @@ def rotary_angles(head_size: int, length: int, *, device: torch.device) -> tuple
 
 
 def rotate(vector_BHLS: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn pairs of numbers by an angle that grows with the position: products then see only distances."""
+    """Rotate pairs of numbers by an angle that grows with the position: products then depend on distances."""
     cosine_LS, sine_LS = (part.to(vector_BHLS.dtype) for part in rotation)
     first, second = vector_BHLS.chunk(2, dim=-1)
     return vector_BHLS * cosine_LS + torch.cat([-second, first], dim=-1) * sine_LS
@@ -190,7 +179,7 @@ def drop(value: Tensor, probability: float) -> Tensor:
     """Set each number to zero with the given probability and scale the others up, so that the mean stays.
 
     Draws from torch's default generator, as torch's own dropout and fused attention do and as activation
-    checkpointing expects: who wants a step to be repeatable seeds that generator before the step.
+    checkpointing expects: seed that generator before a step to make the step repeatable.
     """
     if probability == 0:
         return value
@@ -200,7 +189,7 @@ def drop(value: Tensor, probability: float) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`drop` while training, nothing else; a module so that `train()` and `eval()` reach it."""
+    """`drop` in training, the identity otherwise; a module so that `train()` and `eval()` reach it."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -208,7 +197,7 @@ class Dropout(nn.Module):
 
     @property
     def active(self) -> float:
-        """The probability that holds now."""
+        """The probability in the current mode."""
         return self.probability if self.training else 0.0
 
     def forward(self, value: Tensor) -> Tensor:
@@ -217,9 +206,9 @@ class Dropout(nn.Module):
 
 
 def _byte_mask(value: Tensor, *, dropped: int) -> Tensor:
-    """A mask of 0 in `dropped` of 256 cases, else of what keeps the mean at 1."""
-    # One 64-bit draw decides for eight numbers, and comparing into a tensor of the result's type passes over
-    # bytes once: a tenth of the time of Bernoulli draws.
+    """A mask that is 0 in `dropped` of 256 cases, and otherwise the number that keeps the mean at 1."""
+    # One 64-bit draw decides on eight numbers, and the comparison writes the result's type in one pass over
+    # the bytes: a tenth of the time of Bernoulli draws.
     draw = torch.empty((value.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     mask = torch.empty_like(value, memory_format=torch.contiguous_format)
     torch.ge(draw.view(torch.uint8)[: value.numel()].view(value.shape), dropped, out=mask)
@@ -227,27 +216,27 @@ def _byte_mask(value: Tensor, *, dropped: int) -> Tensor:
 
 
 class AttentionInputs(NamedTuple):
-    """What is the same for all layers of a batch."""
+    """The inputs of attention that all layers of a batch share."""
 
     bias: Tensor | None
     """Added to the scores: padding and, with alibi, distance; broadcasts to (B, H, L, L)."""
     rotation: tuple[Tensor, Tensor] | None
     """Cosine and sine for queries and keys, with rotary positions."""
     bias_is_padding: bool
-    """Whether the bias says nothing else: then who computes on the text alone needs none."""
+    """Whether the bias is about padding only, and so needless for layers that compute on the text alone."""
     padding: Padding | None = None
-    """If given, hidden states are (T, D), the text alone; most kinds of attention see them padded."""
+    """If given, hidden states are (T, D), the text alone; most kinds of attention pad them again."""
 
 
 class Projection(NamedTuple):
-    """A linear map of hidden states, made of a learned one."""
+    """A linear map of hidden states that is derived from a learned one."""
 
     weight: Tensor
     bias: Tensor
 
 
 class Attention(nn.Module):
-    """Every position looks at all others, in several heads."""
+    """Self-attention: every position looks at all others, in several heads."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -259,7 +248,7 @@ class Attention(nn.Module):
         self.map_dropout = Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
-        """What each position takes from the others."""
+        """The sum of what each position takes from the others."""
         padding, dropout = inputs.padding, self.map_dropout.active
         projected = self.project(hidden_BLD, self.queries, self.key, self.value)
         if (
@@ -281,7 +270,7 @@ class Attention(nn.Module):
     def mix_packed(
         self, projected: Tensor, padding: Padding, rotation: tuple[Tensor, Tensor] | None
     ) -> Tensor:
-        """What each position of the text takes from the others of its row (T, D), without any padding."""
+        """The mixed values of each position of text (T, D), without any padding."""
         query_THS, key_THS, value_THS = projected.view(len(projected), 3, -1, self.head_size).unbind(1)
         if rotation is not None:
             cosine_T1S, sine_T1S = (part_LS[padding.columns][:, None] for part_LS in rotation)
@@ -293,8 +282,8 @@ class Attention(nn.Module):
         return mixed_THS.flatten(1)
 
     def first(self, first_B1D: Tensor, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
-        """What the first position of each row, given by itself too, takes from the others: (B, 1, D)."""
-        # Rotary positions leave it as it is.
+        """The same for the first position of each row alone, which is also given by itself: (B, 1, D)."""
+        # Rotary positions do not rotate the first one.
         (query_BH1S,) = self.split(self.project(first_B1D, self.queries))
         key_BHLS, value_BHLS = self.split(self.project(hidden_BLD, self.key, self.value), inputs.padding)
         if inputs.rotation is not None:
@@ -303,13 +292,6 @@ class Attention(nn.Module):
         mixed_BH1S = attend(query_BH1S, key_BHLS, value_BHLS, bias=bias, dropout=self.map_dropout.active)
         output: Tensor = self.output(mixed_BH1S.transpose(1, 2).flatten(2))
         return output
-
-    def map(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
-        """The attention map (B, H, L, L) of these hidden states, without dropout."""
-        query_BHLS, key_BHLS = self.split(self.project(hidden_BLD, self.queries, self.key), inputs.padding)
-        if inputs.rotation is not None:
-            query_BHLS, key_BHLS = rotate(query_BHLS, inputs.rotation), rotate(key_BHLS, inputs.rotation)
-        return attention_map(query_BHLS, key_BHLS, bias=inputs.bias)
 
     @property
     def queries(self) -> Projection:
@@ -332,27 +314,47 @@ class Attention(nn.Module):
         return split.permute(2, 0, 3, 1, 4).contiguous().unbind()
 
 
+class FeedForward(nn.Module):
+    """Two linear layers on each position by itself, with the exact (erf) gelu between them."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """The output at each position."""
+        inner_BLF = functional.gelu(self.inner(hidden_BLD))
+        output_BLD: Tensor = self.output(inner_BLF)
+        return output_BLD
+
+
 Positions = Literal["all", "first"]
-"""Of which the last hidden states are wanted. For [CLS] alone, the last layer has little to compute."""
+"""Positions whose last hidden states are wanted. For [CLS] alone, the last layer has little to compute."""
 
 
-class GlorotLinear(nn.Linear):
-    """A linear layer that starts glorot-uniform: in the original, each one that names no initialiser."""
+class Layer(nn.Module):
+    """Attention, then feed-forward; each is added to its input and the sum is normalised (post-norm)."""
 
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
-def initialise(module: nn.Module, *, std: float, generator: torch.Generator | None = None) -> None:
-    """Give all weights their start, as in the original: truncated normal or glorot-uniform."""
-    for part in module.modules():
-        match part:
-            case GlorotLinear():
-                nn.init.xavier_uniform_(part.weight, generator=generator)
-            case nn.Linear() | nn.Embedding():
-                nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
-            case nn.LayerNorm():
-                nn.init.ones_(part.weight)
-        bias = getattr(part, "bias", None)
-        if isinstance(bias, nn.Parameter):
-            nn.init.zeros_(bias)
+    def forward(self, hidden_BLD: Tensor, inputs: AttentionInputs, positions: Positions = "all") -> Tensor:
+        """The next layer's input, or the last hidden state of the first position of each row: (B, 1, D)."""
+        if positions == "all":
+            mixed_BLD = self.attention(hidden_BLD, inputs)
+        else:
+            first_B1D = inputs.padding.first(hidden_BLD) if inputs.padding else hidden_BLD[:, :1]
+            mixed_BLD = self.attention.first(first_B1D, hidden_BLD, inputs)
+            hidden_BLD = first_B1D
+        middle_BLD = self.attention_norm(hidden_BLD + self.dropout(mixed_BLD))
+        output_BLD: Tensor = self.feed_forward_norm(middle_BLD + self.dropout(self.feed_forward(middle_BLD)))
+        return output_BLD
 
 
 class Embeddings(nn.Module):
@@ -381,54 +383,8 @@ class Embeddings(nn.Module):
         return normal_BLE
 
 
-class FeedForward(nn.Module):
-    """Two linear layers on every position by itself, with the exact (erf) gelu between."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.inner = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
-
-    def forward(self, hidden_BLD: Tensor) -> Tensor:
-        """What each position makes of itself."""
-        inner_BLF = functional.gelu(self.inner(hidden_BLD))
-        output_BLD: Tensor = self.output(inner_BLF)
-        return output_BLD
-
-
-class Layer(nn.Module):
-    """Attention, then feed-forward; each is added to its input and the sum is normalised (post-norm)."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.attention = Attention(config)
-        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def forward(self, hidden_BLD: Tensor, inputs: AttentionInputs, positions: Positions = "all") -> Tensor:
-        """The next layer's input, or what becomes of the first position of each row: (B, 1, D)."""
-        if positions == "all":
-            mixed_BLD = self.attention(hidden_BLD, inputs)
-        else:
-            first_B1D = inputs.padding.first(hidden_BLD) if inputs.padding else hidden_BLD[:, :1]
-            mixed_BLD = self.attention.first(first_B1D, hidden_BLD, inputs)
-            hidden_BLD = first_B1D
-        middle_BLD = self.attention_norm(hidden_BLD + self.dropout(mixed_BLD))
-        output_BLD: Tensor = self.feed_forward_norm(middle_BLD + self.dropout(self.feed_forward(middle_BLD)))
-        return output_BLD
-
-
-class Trace(NamedTuple):
-    """All that happens in an encoder, for looking inside."""
-
-    embedded_BLD: Tensor
-    """Input of the first layer."""
-    hidden_NBLD: list[Tensor]
-    """Output of each layer."""
-    map_NBHLL: list[Tensor]
-    """Attention map of each layer."""
+class GlorotLinear(nn.Linear):
+    """A linear layer that starts glorot-uniform: in the original, each one without an initialiser."""
 
 
 class Encoder(nn.Module):
@@ -445,7 +401,7 @@ class Encoder(nn.Module):
             self.projection = GlorotLinear(config.embedding_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.recomputes_layers = False
-        """Keep only what enters each layer, and compute the rest again for the gradient: the same numbers."""
+        """Keep only the input of each layer and compute the rest again for the gradient: the same numbers."""
 
     def forward(
         self,
@@ -456,10 +412,10 @@ class Encoder(nn.Module):
         text_T: Tensor | None = None,
         positions: Positions = "all",
     ) -> Tensor:
-        """Hidden states (B, L, D), or of first positions (B, 1, D).
+        """Hidden states (B, L, D), or those of first positions (B, 1, D).
 
-        Where the mask is 0 there is padding, whose hidden states mean nothing. `text_T`: where in the
-        flattened mask it is not 0, for who knows it; on a GPU, layers compute on the text alone only then.
+        Where the mask is 0 there is padding, whose hidden states mean nothing. `text_T`: the places of the
+        flattened mask that are not 0, if known; on a GPU, layers compute on the text alone only if they are.
         """
         hidden_BLD = self.embed(input_ids_BL, token_type_ids_BL)
         inputs = self.attention_inputs(hidden_BLD, attention_mask_BL)
@@ -480,25 +436,6 @@ class Encoder(nn.Module):
                 hidden = layer(hidden, inputs, wanted)
         return hidden
 
-    def trace(
-        self,
-        input_ids_BL: Tensor,
-        *,
-        token_type_ids_BL: Tensor | None = None,
-        attention_mask_BL: Tensor | None = None,
-    ) -> Trace:
-        """The same with every layer's output and attention map kept."""
-        embedded_BLD = self.embed(input_ids_BL, token_type_ids_BL)
-        inputs = self.attention_inputs(embedded_BLD, attention_mask_BL)
-        trace = Trace(embedded_BLD, [], [])
-        hidden_BLD = embedded_BLD
-        for layer in self.layers:
-            assert isinstance(layer, Layer)
-            trace.map_NBHLL.append(layer.attention.map(hidden_BLD, inputs))
-            hidden_BLD = layer(hidden_BLD, inputs)
-            trace.hidden_NBLD.append(hidden_BLD)
-        return trace
-
     def embed(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor | None = None) -> Tensor:
         """The input of the first layer."""
         length, longest = input_ids_BL.shape[1], self.config.max_position_embeddings
@@ -514,7 +451,7 @@ class Encoder(nn.Module):
         return hidden if self.projection is None else self.projection(hidden)
 
     def explain_ids(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor | None) -> str:
-        """Which ids the tables do not have."""
+        """Which ids are not in the tables."""
         segments = 0 if token_type_ids_BL is None else int(token_type_ids_BL.max())
         return (
             f"token ids from {int(input_ids_BL.min())} to {int(input_ids_BL.max())}, segments to {segments} "
@@ -523,7 +460,7 @@ class Encoder(nn.Module):
         )
 
     def attention_inputs(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None) -> AttentionInputs:
-        """Padding and positions in the form that every layer's attention takes."""
+        """Padding and positions in the form that every attention takes."""
         length, device, dtype = hidden_BLD.shape[1], hidden_BLD.device, self.attention_dtype(hidden_BLD)
         bias, rotation = None, None
         if attention_mask_BL is not None:
@@ -542,3 +479,18 @@ class Encoder(nn.Module):
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             return torch.get_autocast_dtype(device)
         return hidden_BLD.dtype
+
+
+def initialise(module: nn.Module, *, std: float, generator: torch.Generator | None = None) -> None:
+    """Draw all weights as the original does: from a truncated normal, or glorot-uniform."""
+    for part in module.modules():
+        match part:
+            case GlorotLinear():
+                nn.init.xavier_uniform_(part.weight, generator=generator)
+            case nn.Linear() | nn.Embedding():
+                nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
+            case nn.LayerNorm():
+                nn.init.ones_(part.weight)
+        bias = getattr(part, "bias", None)
+        if isinstance(bias, nn.Parameter):
+            nn.init.zeros_(bias)

@@ -1,15 +1,11 @@
-"""Hidden states -> logits: the two heads of pre-training and those of the tasks.
+"""Hidden states -> logits: the two heads of pre-training, the loss over the vocabulary, the heads of tasks.
+
+torch's cross-entropy passes over the logits six times, forward and backward; with a vocabulary of 30,000 each
+pass costs as much as a layer of a small encoder. In `token_loss`, the softmax that the loss needs is the one
+that is sampled from and the one that the gradient is made of.
 
 B rows, L positions, P chosen positions, C of them in a chunk, V tokens, K beams; numbers in a hidden state D,
 an embedding E, a hidden layer F.
-
-Logits over the vocabulary -> the loss of the true tokens, with all probabilities as a by-product.
-
-torch's cross-entropy passes over the logits six times, forward and backward; with a vocabulary of 30,000 each
-pass costs as much as a layer of a small encoder. Here the softmax that the loss needs is the one that is
-sampled from and the one that the gradient is made of.
-
-C positions, V tokens.
 """
 
 from collections.abc import Callable
@@ -31,7 +27,7 @@ SPAN_HIDDEN_SIZE = 512
 """Width of the hidden layers in the joint span head, as in the original."""
 
 OUTSIDE = -1000.0
-"""Added to the logits of positions that cannot be part of an answer, as in the original."""
+"""Added to the logits of positions that an answer cannot include, as in the original."""
 
 
 def gather_positions(hidden_BLD: Tensor, position_BP: Tensor) -> Tensor:
@@ -54,7 +50,7 @@ class GeneratorHead(nn.Module):
         return functional.linear(self.transform(hidden_PD), word_embeddings_VE, self.bias)
 
     def transform(self, hidden_PD: Tensor) -> Tensor:
-        """What is compared with the word embeddings: (P, E)."""
+        """The vectors that are compared with the word embeddings: (P, E)."""
         vector_PE: Tensor = self.norm(functional.gelu(self.dense(hidden_PD)))
         return vector_PE
 
@@ -69,8 +65,8 @@ class GeneratorHead(nn.Module):
         """`function(logits_CV, *columns_C)` over all positions, chunk by chunk; its results are (P, ...).
 
         With more than one chunk the logits are computed a second time for the gradient, so the function must
-        give the same again: randomness comes in as a column. What needs a gradient should come first in it,
-        since the second time ends there.
+        give the same result again: randomness comes in as a column. It should compute first what needs a
+        gradient, since the second time ends there.
         """
 
         def reduce_chunk(vector_CE: Tensor, *columns_C: Tensor) -> tuple[Tensor, ...]:
@@ -87,13 +83,60 @@ class GeneratorHead(nn.Module):
         return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
 
+class TokenLoss(NamedTuple):
+    """How well distributions over the vocabulary predict the true tokens; only the loss has a gradient."""
+
+    loss_C: Tensor
+    """Cross-entropy."""
+    probs_CV: Tensor
+    best_C: Tensor
+    """The most probable token."""
+    log_normaliser_C: Tensor
+    """The logarithm of the sum of the exponentials of all logits: log-probability = logit - this."""
+
+
+def token_loss(logits_CV: Tensor, target_C: Tensor) -> TokenLoss:
+    """Compare distributions with the true tokens, in float32."""
+    apply: Callable[..., tuple[Tensor, ...]] = _TokenLoss.apply
+    return TokenLoss(*apply(logits_CV.float(), target_C.long()))
+
+
+class _TokenLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits_CV: Tensor, target_C: Tensor) -> tuple[Tensor, ...]:
+        probs_CV = logits_CV.softmax(-1)
+        best_C = logits_CV.argmax(-1)
+        # From the most probable token, whose probability never vanishes, without a pass over all logits.
+        log_normaliser_C = _at(logits_CV, best_C) - _at(probs_CV, best_C).log()
+        loss_C = log_normaliser_C - _at(logits_CV, target_C)
+        ctx.save_for_backward(probs_CV, target_C)
+        ctx.mark_non_differentiable(probs_CV, best_C, log_normaliser_C)
+        ctx.set_materialize_grads(False)
+        return loss_C, probs_CV, best_C, log_normaliser_C
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        probs_CV, target_C = ctx.saved_tensors
+        loss_gradient_C = gradients[0]
+        if loss_gradient_C is None:
+            return None, None
+        gradient_CV = probs_CV * loss_gradient_C[:, None]
+        gradient_CV.scatter_add_(1, target_C[:, None], -loss_gradient_C[:, None])
+        return gradient_CV, None
+
+
+def _at(values_CV: Tensor, index_C: Tensor) -> Tensor:
+    return values_CV.gather(1, index_C[:, None]).squeeze(1)
+
+
 def token_losses(logits_CV: Tensor, target_C: Tensor) -> tuple[Tensor]:
     """Cross-entropy of each position in float32: a function for `GeneratorHead.reduce`."""
     return (token_loss(logits_CV, target_C).loss_C,)
 
 
 class DiscriminatorHead(nn.Module):
-    """Hidden states -> one logit for each position: above 0 it looks replaced."""
+    """Hidden states -> one logit for each position: above 0, its token looks replaced."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -135,7 +178,7 @@ class RegressionHead(nn.Module):
 
 
 class TaggingHead(nn.Module):
-    """Hidden states at the first piece of each word -> a logit for each tag; no dropout, as original."""
+    """States at the first piece of each word -> a logit for each tag; as in the original, no dropout."""
 
     def __init__(self, config: EncoderConfig, num_tags: int) -> None:
         super().__init__()
@@ -153,7 +196,7 @@ def outside_bias(answer_mask_BL: Tensor) -> Tensor:
 
 
 class SpanHead(nn.Module):
-    """Hidden states -> start and end logits, each for itself."""
+    """Hidden states -> start and end logits, independent of each other."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -176,7 +219,7 @@ class SpanBeam(NamedTuple):
 
 
 class JointSpanHead(nn.Module):
-    """Hidden states -> start logits, and end logits that know the start."""
+    """Hidden states -> start logits, and end logits that depend on the start."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -198,7 +241,7 @@ class JointSpanHead(nn.Module):
     def end_logits(self, hidden_BLD: Tensor, answer_mask_BL: Tensor, start_BK: Tensor) -> Tensor:
         """Logits (B, K, L) of an answer's last token, for each of some starts."""
         # The layer sees start and end side by side: both halves of its product are computed once and added,
-        # in place of K copies of all hidden states.
+        # instead of making K copies of all hidden states.
         at_start, at_end = self.end_dense.weight.chunk(2, dim=1)
         start_BKF = functional.linear(gather_positions(hidden_BLD, start_BK), at_start, self.end_dense.bias)
         end_BLF = functional.linear(hidden_BLD, at_end)
@@ -217,7 +260,7 @@ class JointSpanHead(nn.Module):
 
 
 class UnanswerableHead(nn.Module):
-    """[CLS] and the expected start -> one logit: above 0 the text seems to hold no answer."""
+    """[CLS] and the expected start -> one logit: above 0, the text seems to hold no answer."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -230,50 +273,3 @@ class UnanswerableHead(nn.Module):
         pair = torch.cat([hidden_BLD[:, 0], expected_BD], dim=-1)
         logits_B: Tensor = self.output(functional.gelu(self.dense(pair))).squeeze(-1)
         return logits_B
-
-
-class TokenLoss(NamedTuple):
-    """How well distributions over the vocabulary tell the true tokens; only the loss has a gradient."""
-
-    loss_C: Tensor
-    """Cross-entropy."""
-    probs_CV: Tensor
-    best_C: Tensor
-    """The most probable token."""
-    log_normaliser_C: Tensor
-    """The logarithm of the sum of all exponentials of logits: a log-probability is a logit less this."""
-
-
-def token_loss(logits_CV: Tensor, target_C: Tensor) -> TokenLoss:
-    """Compare distributions with the true tokens, in float32."""
-    apply: Callable[..., tuple[Tensor, ...]] = _TokenLoss.apply
-    return TokenLoss(*apply(logits_CV.float(), target_C.long()))
-
-
-class _TokenLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits_CV: Tensor, target_C: Tensor) -> tuple[Tensor, ...]:
-        probs_CV = logits_CV.softmax(-1)
-        best_C = logits_CV.argmax(-1)
-        # By way of the most probable token, whose probability never vanishes: no pass over all logits.
-        log_normaliser_C = _at(logits_CV, best_C) - _at(probs_CV, best_C).log()
-        loss_C = log_normaliser_C - _at(logits_CV, target_C)
-        ctx.save_for_backward(probs_CV, target_C)
-        ctx.mark_non_differentiable(probs_CV, best_C, log_normaliser_C)
-        ctx.set_materialize_grads(False)
-        return loss_C, probs_CV, best_C, log_normaliser_C
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
-        probs_CV, target_C = ctx.saved_tensors
-        loss_gradient_C = gradients[0]
-        if loss_gradient_C is None:
-            return None, None
-        gradient_CV = probs_CV * loss_gradient_C[:, None]
-        gradient_CV.scatter_add_(1, target_C[:, None], -loss_gradient_C[:, None])
-        return gradient_CV, None
-
-
-def _at(values_CV: Tensor, index_C: Tensor) -> Tensor:
-    return values_CV.gather(1, index_C[:, None]).squeeze(1)

@@ -1,13 +1,13 @@
 """Tensors and configs of transformers and of the original TensorFlow code <-> ours, by one table of names.
 
-Ours is the state dict of a pre-training model with the parts `generator`, `generator_head`, `discriminator`
-and `discriminator_head`. TensorFlow has all of it in one checkpoint, transformers a class for each encoder
-with its head.
+Our names are those of the state dict of a pre-training model: `generator.`, `generator_head.`,
+`discriminator.`, `discriminator_head.`; an encoder that belongs to neither is under `encoder.`. TensorFlow
+keeps all of it in one checkpoint, transformers has a class for each encoder with its head.
 """
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from electra.errors import InputError
 from electra.model.sizes import EncoderConfig, transformers_obstacle
 
 Format = Literal["ours", "transformers", "tensorflow"]
-Part = Literal["discriminator", "generator"]
+Role = Literal["discriminator", "generator", "encoder"]
+"""What an encoder is for: one of the two of pre-training, with its head, or any other, without a head."""
 
 
 class Names(NamedTuple):
@@ -35,7 +36,7 @@ def table(text: str) -> list[tuple[Names, str]]:
     return [(Names(*words[:3]), words[3]) for words in map(str.split, text.strip().splitlines())]
 
 
-# The tensors of a module by its kind. A kernel of TensorFlow is (in, out), a weight of the others (out, in).
+# The tensors of a module, by its kind. A kernel of TensorFlow is (in, out), a weight elsewhere (out, in).
 KINDS = {
     "table": [Names(".weight", ".weight", "")],
     "dense": [Names(".weight", ".weight", "/kernel"), Names(".bias", ".bias", "/bias")],
@@ -63,12 +64,18 @@ feed_forward.output  output.dense                output/dense                den
 feed_forward_norm    output.LayerNorm            output/LayerNorm            norm
 """)
 
-# transformers' ElectraForPreTraining is our discriminator with its head, ElectraForMaskedLM our generator.
-ENCODER_SCOPE = {
+ARCHITECTURES: dict[Role, str] = {
+    "discriminator": "ElectraForPreTraining",
+    "generator": "ElectraForMaskedLM",
+    "encoder": "ElectraModel",
+}
+"""The class of transformers that loads each of them."""
+ENCODER_SCOPE: dict[Role, Names] = {
     "discriminator": Names("discriminator.", "electra.", "electra/"),
     "generator": Names("generator.", "electra.", "generator/"),
+    "encoder": Names("encoder.", "", "electra/"),
 }
-HEADS = {
+HEADS: dict[Role, list[tuple[Names, str]]] = {
     "discriminator": table("""
 discriminator_head.dense   discriminator_predictions.dense             discriminator_predictions/dense   dense
 discriminator_head.output  discriminator_predictions.dense_prediction  discriminator_predictions/dense_1 dense
@@ -78,23 +85,15 @@ generator_head.dense  generator_predictions.dense      generator_predictions/den
 generator_head.norm   generator_predictions.LayerNorm  generator_predictions/LayerNorm    norm
 generator_head        generator_lm_head                generator_predictions/output_bias  bias
 """),
-}
-
-# Under task_specific/{task}/ in TensorFlow. In transformers only tagging has an equal: its classifier has one
-# layer more, and its start and end are stacked.
-TASK_HEADS = {
-    "ClassificationHead": table("output - dense dense"),
-    "RegressionHead": table("output - dense dense"),
-    "TaggingHead": table("output classifier dense dense"),
-    "SpanHead": table("start - dense dense\nend - dense_1 dense"),
-    "JointSpanHead": table("start - dense dense\nend_dense - qa_hidden dense\nend - dense_1 dense"),
-    "UnanswerableHead": table("dense - dense_2 dense\noutput - dense_3 dense"),
+    "encoder": [],
 }
 
 NO_SCOPE = Names("", "", "")
 
-# The tied table has a second name in transformers.
+# A generator's head shares the table of word embeddings, which transformers therefore names twice.
 TIED = Names("generator.embeddings.word_embeddings.weight", "generator_lm_head.weight", "")
+_BODIES = ("electra.", "bert.")
+"""Where transformers keeps the encoder of a model with a head."""
 
 
 def tensors(modules: list[tuple[Names, str]], scope: Names = NO_SCOPE) -> Iterator[Names]:
@@ -107,18 +106,18 @@ def tensors(modules: list[tuple[Names, str]], scope: Names = NO_SCOPE) -> Iterat
 ENCODER = [*tensors(EMBEDDINGS), *tensors(LAYER, LAYER_SCOPE)]
 
 
-def part_table(part: Part) -> list[Names]:
-    """All tensors of one encoder with its head."""
-    scope = ENCODER_SCOPE[part]
+def role_table(role: Role) -> list[Names]:
+    """All tensors of an encoder with its head."""
+    scope = ENCODER_SCOPE[role]
     encoder = [Names(*("".join(pair) for pair in zip(scope, names, strict=True))) for names in ENCODER]
-    return [*encoder, *tensors(HEADS[part])]
+    return [*encoder, *tensors(HEADS[role])]
 
 
-MODEL = [*part_table("discriminator"), *part_table("generator")]
+MODEL = [*role_table("discriminator"), *role_table("generator")]
 
 
 def layer_depth(name: str, *, num_layers: int) -> int:
-    """How deep a parameter of ours lies: 0 for embeddings, i + 1 for layer i, num_layers + 1 for a head."""
+    """The depth of a parameter of ours: 0 for embeddings, i + 1 for layer i, num_layers + 1 for a head."""
     if layer := re.search(r"(?:^|\.)layers\.(\d+)\.", name):
         return int(layer[1]) + 1
     return 0 if re.search(r"(?:^|\.)(embeddings|projection)\.", name) else num_layers + 1
@@ -183,48 +182,55 @@ def from_tensorflow(
     return name_shared_twice(state)
 
 
-def to_transformers(state: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
-    """One part of our state dict as that of ElectraForPreTraining (discriminator) or ElectraForMaskedLM."""
-    names, scope = part_table(part), (f"{part}.", f"{part}_head.")
+def to_transformers(state: Mapping[str, Tensor], role: Role) -> dict[str, Tensor]:
+    """One encoder of our state dict, with its head, as the state dict of its class in `ARCHITECTURES`."""
+    names = role_table(role)
     found = {
         translate(ours, names, "ours", "transformers"): tensor
         for ours, tensor in state.items()
-        if ours.startswith(scope)
+        if ours.startswith((f"{role}.", f"{role}_head."))
     }
-    if part == "generator":
+    if role == "generator":
         found[TIED.transformers] = state[TIED.ours]
     return found
 
 
-def from_transformers(state: Mapping[str, Tensor], part: Part) -> dict[str, Tensor]:
-    """The state dict of ElectraForPreTraining or ElectraForMaskedLM as one part of ours."""
-    names = part_table(part)
+def from_transformers(state: Mapping[str, Tensor], role: Role) -> dict[str, Tensor]:
+    """The state dict of a class in `ARCHITECTURES` as one encoder of ours with its head."""
+    names = role_table(role)
     return {
         translate(name, names, "transformers", "ours"): tensor
         for name, tensor in state.items()
-        if name not in (TIED.transformers, "electra.embeddings.position_ids")
+        if name != TIED.transformers and not name.endswith("embeddings.position_ids")
     }
 
 
-def encoder_to_transformers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict of our Encoder as that of ElectraModel."""
-    return {translate(ours, ENCODER, "ours", "transformers"): tensor for ours, tensor in state.items()}
+def encoder_to_transformers(state: Mapping[str, Tensor], *, scope: str = "") -> dict[str, Tensor]:
+    """The state dict of our Encoder as that of ElectraModel, or as its part of a model with a head."""
+    return {
+        f"{scope}{translate(ours, ENCODER, 'ours', 'transformers')}": tensor for ours, tensor in state.items()
+    }
 
 
 def encoder_from_transformers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict of ElectraModel or BertModel, alone or in a model with a head, as our Encoder's."""
-    bodies = [scope for scope in ("electra.", "bert.") if any(name.startswith(scope) for name in state)]
-    prefix = bodies[0] if bodies else ""
+    """The encoder in a state dict of transformers (ELECTRA or BERT, any head or none) as our Encoder's."""
+    scope = transformers_scope(state)
     return {
-        translate(name.removeprefix(prefix), ENCODER, "transformers", "ours"): tensor
+        translate(name.removeprefix(scope), ENCODER, "transformers", "ours"): tensor
         for name, tensor in state.items()
         # A pooler is a head; position ids are no weights.
-        if name.startswith(prefix) and "pooler." not in name and not name.endswith(".position_ids")
+        if name.startswith(scope) and "pooler." not in name and not name.endswith(".position_ids")
     }
 
 
+def transformers_scope(state: Iterable[str]) -> str:
+    """What the names of the encoder begin with: nothing, if the model is an encoder alone."""
+    state = list(state)
+    return next((scope for scope in _BODIES if any(name.startswith(scope) for name in state)), "")
+
+
 def to_transformers_config(config: EncoderConfig) -> dict[str, Any]:
-    """The values of an ElectraConfig, or an error that says why there is none."""
+    """The values of an ElectraConfig; an error says why there is none."""
     obstacle = transformers_obstacle(config)
     if obstacle is not None:
         raise InputError(obstacle)
@@ -234,7 +240,7 @@ def to_transformers_config(config: EncoderConfig) -> dict[str, Any]:
 
 
 def from_transformers_config(values: Mapping[str, Any]) -> EncoderConfig:
-    """The config.json of an ELECTRA or BERT model as ours, or an error that names what we do not have."""
+    """The config.json of an ELECTRA or BERT model as ours; an error names what we do not support."""
     for key, only in (("hidden_act", "gelu"), ("position_embedding_type", "absolute"), ("is_decoder", False)):
         if values.get(key, only) != only:
             raise InputError(f"{key} is {values[key]!r}, only {only!r} can be imported")

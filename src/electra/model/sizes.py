@@ -22,23 +22,24 @@ class EncoderConfig:
     num_hidden_layers: int = 12
     """Number of transformer layers."""
     num_attention_heads: int = 4
-    """Number of attention heads; they divide the hidden size among them."""
+    """Number of attention heads, which share the hidden size equally."""
     intermediate_size: int = 1024
     """Width of the feed-forward layer."""
     hidden_dropout_prob: float = 0.1
-    """Dropout of embeddings and of what each sub-layer adds, rounded to 1/256 on a CPU."""
+    """Dropout of embeddings and of the output of each sub-layer; rounded to 1/256 on a CPU."""
     attention_probs_dropout_prob: float = 0.1
-    """Dropout of the attention weights, rounded to 1/256 on a CPU."""
+    """Dropout of the attention weights; rounded to 1/256 on a CPU."""
     max_position_embeddings: int = 512
     """Longest sequence, in tokens."""
     type_vocab_size: int = 2
-    """Number of segments that can be told apart."""
+    """Number of segments that can be distinguished."""
     initializer_range: float = 0.02
-    """Standard deviation of the truncated normal that weights start from."""
+    """Standard deviation of the truncated normal that weights are drawn from."""
     layer_norm_eps: float = 1e-12
     """Added to the variance in every layer norm."""
     position_embedding_type: Position = "absolute"
-    """How order is seen: learned table (the paper's), rotated queries and keys, or a bias to near tokens."""
+    """How the order of tokens is seen: a learned table (the paper's), rotated queries and keys, or a bias
+    towards near tokens."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -121,7 +122,7 @@ def generator_config(discriminator: EncoderConfig, *, width: float, depth: float
     num_hidden_layers = round(discriminator.num_hidden_layers * depth)
     if hidden_size < 1 or num_hidden_layers < 1:
         raise InputError(
-            f"a generator of {width} of the width {discriminator.hidden_size} and {depth} of the depth "
+            f"a generator of width {width} x {discriminator.hidden_size} and depth {depth} x "
             f"{discriminator.num_hidden_layers} has nothing left: choose larger fractions"
         )
     return dataclasses.replace(

@@ -18,32 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra.errors import InputError
-from electra.prediction import pretrained, tasks
+from electra.prediction import pretrained
 from electra.prediction.pretrained import Discriminator, Generator, embed
-from electra.prediction.spans import (
-    Ids,
-    Reader,
-    Word,
-    check_texts,
-    gaps,
-    join_words,
-    locate,
-    locate_with_gaps,
-    words_of,
-)
-from electra.tasks.families.similarity import Pooling, Similarity
-from electra.tasks.folders import FineTuned
+from electra.prediction.windows import Reader
+from electra.tasks.families.family import Pooling, Predictor
+from electra.tasks.families.table import task_abilities
+from electra.tasks.inference import outputs_of
+from electra.tasks.model import FineTuned
+from electra.text.spans import check_texts, gaps, locate, locate_with_gaps
 from electra.text.tokenizer import Tokenizer
-
-ABILITIES = {
-    "classification": "classify",
-    "multi_label": "classify",
-    "regression": "classify",
-    "similarity": "similarity",
-    "tagging": "tag",
-    "question_answering": "answer",
-}
-"""Family of a fine-tuned model -> the method for it."""
 
 Plain = dict[str, Any]
 Value = TypeVar("Value")
@@ -73,8 +56,8 @@ class Model:
             "fill": self.generator is not None,
             "corrupt": self.discriminator is not None and self.generator is not None,
         }
-        task = () if self.tuned is None else (ABILITIES.get(self.tuned.family.name),)
-        return (*(name for name, is_there in found.items() if is_there), *filter(None, task))
+        task = None if self.tuned is None else self.tuned.family.ability
+        return (*(name for name, is_there in found.items() if is_there), *([task.name] if task else []))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -151,16 +134,11 @@ class Model:
 
     def similarity(self, texts: Sequence[str], pairs: Sequence[str]) -> list[Plain]:
         """How near each text is in meaning to the one beside it: the cosine of their vectors."""
-        self._needed(self.tuned, "similarity")
-        texts, pairs = check_pairs(texts, pairs, names=("texts", "pairs"))
-        cosines = (self._vectors(texts, None) * self._vectors(pairs, None)).sum(axis=1)
-        return [{"similarity": cosine} for cosine in cosines.tolist()]
+        return self.ask("similarity", texts=texts, pairs=pairs)
 
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Plain]:
         """The class of each text, or of each pair, with all probabilities; or its labels, or its value."""
-        model = self._needed(self.tuned, "classify")
-        first, second = check_pairs(texts, pairs, names=("texts", "pairs"))
-        return tasks.classify(model, self._ids(first), self._ids(second))
+        return self.ask("classify", texts=texts, pairs=pairs)
 
     def tag(self, texts: Sequence[str | Sequence[str]]) -> list[Plain]:
         """A tag for each word, and the chunks that the tags mark.
@@ -169,82 +147,70 @@ class Model:
         is a word too. A list of words is taken as it is; its characters are those of the words joined by
         blanks, which is the `text` of the answer.
         """
-        model = self._needed(self.tuned, "tag")
-        if isinstance(texts, str):
-            check_texts(texts)
-        cut = self._words(texts)
-        tagged = tasks.tag(model, [words for _, words in cut])
-        return [
-            {"text": text, "words": words, "chunks": tasks.chunks_of(model, text, words)}
-            for (text, _), words in zip(cut, tagged, strict=True)
-        ]
+        return self.ask("tag", texts=texts)
 
     def answer(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Plain]:
         """The part of each context that answers the question; `text` is "" if none seems to.
 
         `no_answer` is the probability that there is none, or None if the model was not trained to tell.
         """
-        model = self._needed(self.tuned, "answer")
-        return tasks.answer(model, *check_pairs(questions, contexts, names=("questions", "contexts")))
+        return self.ask("answer", questions=questions, contexts=contexts)
+
+    def choose(self, questions: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Plain]:
+        """The most probable of each question's choices: its place, its text, and all probabilities.
+
+        A question may also be the beginning of a text that the choices continue.
+        """
+        return self.ask("choose", questions=questions, choices=choices)
+
+    def ask(self, ability: str, **fields: Any) -> list[Any]:
+        """Use an ability by its name: `ask("detect", texts=[...])` is `detect([...])`.
+
+        A family of tasks that adds an ability of its own is used by this alone.
+        """
+        if ability in self.abilities and ability not in task_abilities():
+            found: list[Any] = getattr(self, ability)(**fields)
+            return found
+        tuned = self._needed(self.tuned, ability)
+        return tuned.family.answer(fields, self._predictor)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        tuned = self.tuned
+        assert tuned is not None
+        return Predictor(
+            tokenizer=tuned.tokenizer,
+            max_length=tuned.max_length,
+            outputs=lambda rows: outputs_of(tuned.model, tuned.task, rows, pad_id=tuned.tokenizer.pad_id),
+            embed=lambda texts: self._vectors(texts, None),
+        )
 
     def _needed(self, part: Value | None, ability: str) -> Value:
         if part is None or ability not in self.abilities:
-            raise InputError(f"{self.path} cannot {LACKING[ability]}. It can: {', '.join(self.abilities)}")
+            raise InputError(f"{self.path} cannot {lacking(ability)}. It can: {', '.join(self.abilities)}")
         return part
 
-    def _ids(self, texts: Sequence[str]) -> list[Ids]:
-        return self.tokenizer.encode(texts).split()
-
     def _vectors(self, texts: Sequence[str], pooling: Pooling | None) -> NDArray[np.float32]:
-        family = None if self.tuned is None else self.tuned.family
-        own: Pooling = family.pooling if isinstance(family, Similarity) else "mean"
-        return embed(self._ids(texts), self.reader, pooling=pooling or own, size=self.vector_size)
+        own: Pooling = "mean" if self.tuned is None else self.tuned.family.pooling
+        texts_ids = self.tokenizer.encode(texts).split()
+        return embed(texts_ids, self.reader, pooling=pooling or own, size=self.vector_size)
 
     def _candidates(self, ids_K: NDArray[np.int64], share_K: NDArray[np.float32]) -> list[Plain]:
         pairs = zip(self.tokenizer.tokens(ids_K), share_K.tolist(), strict=True)
         return [{"token": token, "probability": probability} for token, probability in pairs]
-
-    def _words(self, texts: Sequence[str | Sequence[str]]) -> list[tuple[str, list[Word]]]:
-        """Each text, cut into words; lists of words are joined."""
-        lists = [
-            check_texts([given] if isinstance(given, str) else given, name=f"texts[{number}]")
-            for number, given in enumerate(texts)
-        ]
-        located = iter(locate([given for given in texts if isinstance(given, str)], self.tokenizer))
-        return [
-            (given, words_of(given, next(located), self._continues_word))
-            if isinstance(given, str)
-            else join_words(words)
-            for given, words in zip(texts, lists, strict=True)
-        ]
-
-    @cached_property
-    def _continues_word(self) -> NDArray[np.bool_]:
-        return self.tokenizer.continues_word()
 
 
 LACKING = {
     "detect": "detect replaced tokens: it has no discriminator with its head (ElectraForPreTraining)",
     "fill": "fill masks: it has no generator with its head (ElectraForMaskedLM)",
     "corrupt": "corrupt: that takes a discriminator and a generator, as `electra pretrain` leaves them",
-    "similarity": "compare texts: it was not fine-tuned for similarity; embed gives vectors of any encoder",
-    "classify": "classify: it was not fine-tuned for classes, labels or values",
-    "tag": "tag: it was not fine-tuned for tagging",
-    "answer": "answer: it was not fine-tuned for question answering",
 }
-"""What a model lacks that has not this ability."""
+"""Ability of a pre-trained model -> what is missing in a model that has it not."""
 
 
-def check_pairs(
-    first: Sequence[str], second: Sequence[str] | None, *, names: tuple[str, str]
-) -> tuple[list[str], list[str]]:
-    """Two lists of one length; without a second, its texts are empty."""
-    texts = check_texts(first, name=names[0])
-    if second is None:
-        return texts, [""] * len(texts)
-    others = check_texts(second, name=names[1])
-    if len(others) != len(texts):
-        raise InputError(
-            f"{len(texts)} {names[0]} and {len(others)} {names[1]}: expected one of each for the other"
-        )
-    return texts, others
+def lacking(ability: str) -> str:
+    """What a model cannot do, and why."""
+    of_tasks = task_abilities()
+    if ability in of_tasks:
+        return f"{ability}: it was not fine-tuned for {of_tasks[ability].purpose}"
+    return LACKING.get(ability, f"{ability}: there is no such ability")

@@ -1,17 +1,10 @@
-"""Token ids -> what the two networks of pre-training say of them.
+"""Token ids -> the judgements of both networks of pre-training; texts -> a turn of their game, and vectors.
 
-The discriminator: how probably each token was replaced. The generator: what else could stand at a position.
+The discriminator says how probably each token was replaced, the generator what else could stand somewhere. In
+a turn of the training game the generator rewrites some tokens, and the discriminator judges all of them.
 
 B rows, L positions, P chosen positions, C of them in a chunk, V tokens of the vocabulary, T of a text, K best
-tokens, D numbers in a hidden state.
-
-Texts -> one turn of the training game: the generator rewrites some tokens, the discriminator judges all.
-
-T tokens of a text, P of them masked, V of the vocabulary.
-
-Texts -> a vector for each.
-
-B rows, L positions, D numbers in a hidden state.
+tokens; numbers in an embedding E, a hidden state D.
 """
 
 import math
@@ -26,9 +19,10 @@ from torch import Tensor
 
 from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead, GeneratorHead
-from electra.prediction.spans import Ids, ReadBatch, Reader, Span, Tokens, WindowRow
+from electra.prediction.windows import ReadBatch, Reader, WindowRow
 from electra.seeds import numpy_generator
-from electra.tasks.families.similarity import Pooling
+from electra.tasks.families.family import Pooling
+from electra.text.spans import Ids, Span, Tokens
 from electra.text.tokenizer import Tokenizer
 from electra.text.vocabulary import CONTINUATION
 
@@ -156,14 +150,14 @@ IDEOGRAPHS = (("\u3400", "\u4dbf"), ("\u4e00", "\u9fff"), ("\uf900", "\ufaff"), 
 
 
 class Chosen(NamedTuple):
-    """What is masked in a text, and the numbers that decide what comes in its place."""
+    """The masked tokens of a text, and the random numbers that decide what replaces them."""
 
     positions_P: Positions
     uniform_P: NDArray[np.float64]
 
 
 class Spliced(NamedTuple):
-    """A text with other tokens in some places."""
+    """A text with some tokens replaced."""
 
     text: str
     spans: list[Span]
@@ -179,7 +173,7 @@ def corrupt(
     mask_prob: float,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """What is made of each text depends on it, on the seed, and on nothing else."""
+    """A turn for each text, which depends on the text and the seed alone."""
     if not 0 < mask_prob <= 1:
         raise InputError(f"mask_prob is {mask_prob}, expected above 0 and at most 1 (such as 0.15)")
     tokenizer = generator.reader.tokenizer
@@ -257,10 +251,10 @@ def describe(
 def splice(
     text: str, tokens: Tokens, new_T: Ids, tokenizer: Tokenizer, continues_V: NDArray[np.bool_]
 ) -> Spliced:
-    """The text with new tokens in place of those that differ, and all else as it was.
+    """The text with new tokens in place of those that differ, and everything else as it was.
 
-    A blank goes or comes only beside a new token: it goes before a piece that continues the word in front
-    of it, and it comes where two words would else become one.
+    Blanks change only beside a new token: one is removed before a piece that continues the word in front of
+    it, and one is inserted where two words would otherwise become one.
     """
     found, spans, done = "", [], 0
     is_new_T = tokens.ids_T != new_T
@@ -303,8 +297,8 @@ SMALLEST_LENGTH = 1e-12
 def embed(texts_ids: Sequence[Ids], reader: Reader, *, pooling: Pooling, size: int) -> NDArray[np.float32]:
     """Vectors of length 1, whose product is their cosine; zeros for a text without tokens.
 
-    Of a text that takes several windows it is the mean of theirs, by the tokens that each judges; with max
-    pooling, the largest of each number.
+    The vector of a text in several windows is the mean of theirs, weighted by the tokens that each judges;
+    with max pooling, it is the largest of each number.
     """
     if pooling not in get_args(Pooling):
         raise InputError(f"pooling is {pooling!r}, expected one of {', '.join(get_args(Pooling))}")

@@ -19,9 +19,9 @@ from electra.errors import InputError
 from electra.model.cost import activation_bytes
 from electra.model.encoder import Encoder
 from electra.model.sizes import EncoderConfig
+from electra.model.store import write_networks
 from electra.pretraining import cost
 from electra.pretraining.config import FREE_KEYS, PretrainRunConfig
-from electra.pretraining.export import export_networks
 from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
@@ -226,19 +226,18 @@ def write_final(run: Pretraining, weights: Mapping[str, Tensor], folder: Path) -
     # The objective in training may be spread over processes and compiled: a plain one takes its weights.
     objective = run.make_objective()
     copy_weights(weights, objective, where="the trained model")
-    with files.appearing_whole(folder) as unfinished:
-        obstacles = export_networks(objective, unfinished)
-        for part in obstacles:
-            run.data.tokenizer.save(unfinished / part)
-        facts = {
-            "kind": "model",
+    write_networks(
+        folder,
+        objective.sizes(),
+        objective.plain_state(),
+        run.data.tokenizer,
+        encoder=objective.encoder_name,
+        facts={
             "step": run.state.step,
-            "encoder": run.objective.encoder_name,
-            "obstacles": obstacles,
             "seq_length": run.data.rows.seq_length,
             **{key: run.facts[key] for key in ("config", "dataset_sha256")},
-        }
-        files.write_manifest(unfinished, facts)
+        },
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

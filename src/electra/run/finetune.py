@@ -12,7 +12,7 @@ from electra.tasks.config import FinetuneConfig, paper_size
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import GLUE
 from electra.tasks.finetuning import Job
-from electra.tasks.folders import find_start
+from electra.tasks.model import find_start
 from electra.tasks.study import describe_tasks
 from electra.train import engine
 
@@ -37,10 +37,10 @@ def main(arguments: Sequence[str]) -> None:
 def describe(job: Job) -> Iterator[tuple[str, str]]:
     """What a person should know before the training begins."""
     study, train = job.study, job.settings.train
-    yield from describe_tasks(study.material)
+    yield from describe_tasks(study.tokenized)
     size = sum(weight.numel() for weight in study.model(study.seeds[0]).parameters())
     yield "model", f"{study.start.description()}; {size:,} parameters"
-    budget = train.budget_for(steps_per_epoch=study.turns(study.seeds[0]).num_batches)
+    budget = train.budget_for(steps_per_epoch=study.train_batches(study.seeds[0]).num_batches)
     words = [
         *([] if train.epochs is None else [f"{train.epochs:g} epoch{'s' if train.epochs != 1 else ''}"]),
         *([] if budget.steps is None else [f"{budget.steps:,} steps of {train.batch_size} examples"]),

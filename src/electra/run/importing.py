@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from electra import config, show
+from electra import config, files, show
 from electra.config import Given
 from electra.errors import InputError
-from electra.formats.imported import Imported, refuse_full, write_imported
+from electra.formats.imported import Imported, read_transformers, write_imported
 from electra.formats.runs import prepare_run, write_run
 from electra.formats.tensorflow import read_tensorflow
-from electra.formats.transformers import read_transformers
 from electra.pretraining.config import PretrainRunConfig
 
 _MOST_SHOWN = 4
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
         )
     # Before hundreds of megabytes are read.
     for folder in filter(None, (settings.out, settings.run)):
-        refuse_full(Path(folder))
+        files.refuse_full(Path(folder))
     given = run_keys(settings)
     imported = read(settings)
     run = prepare_run(imported, given, step=settings.step) if settings.run else None

@@ -40,12 +40,12 @@ from electra.serve.errors import REASONS, ApiError, documented, error_response, 
 from electra.serve.limits import AdmissionMiddleware, DeadlineProtocol, Limits
 from electra.serve.metrics import Metrics, MetricsMiddleware
 from electra.serve.requests import (
-    ENDPOINTS,
     AbilityRequest,
     Health,
     ModelFacts,
     RequestLimits,
     bounds_schema,
+    endpoint_of,
     explain_invalid,
     make_call,
 )
@@ -120,15 +120,14 @@ class Service:
             raise internal_error(error, what=ability) from error
 
     def _compute(self, call: Call) -> list[Any]:
-        results: list[Any] = getattr(self.model, call.ability)(**call.columns, **call.options)
-        return results
+        return self.model.ask(call.ability, **call.columns, **call.options)
 
     async def _warm_up(self) -> None:
         """Compute the API's examples: the first call is slow, and a damaged model shows itself."""
         outcome: Status = "ready"
         try:
             for ability in self.model.abilities:
-                await asyncio.to_thread(getattr(self.model, ability), **ENDPOINTS[ability].example)
+                await asyncio.to_thread(self.model.ask, ability, **endpoint_of(ability).example)
         except Exception:
             logger.exception("the model does not work")
             outcome = "failed"
@@ -184,7 +183,7 @@ def build_app(model: Model, *, limits: Limits, key: str | None = None) -> FastAP
 
 def add_ability(app: FastAPI, ability: str, service: Service, *, dependencies: list[Any]) -> None:
     """The route of an ability: a body like its model in, results like their model out."""
-    endpoint = ENDPOINTS[ability]
+    endpoint = endpoint_of(ability)
 
     async def answer(body: AbilityRequest) -> dict[str, Any]:
         return {"results": await service.answer(ability, body)}
@@ -198,7 +197,7 @@ def add_ability(app: FastAPI, ability: str, service: Service, *, dependencies: l
         methods=["POST"],
         operation_id=ability,
         summary=ability.capitalize(),
-        description=inspect.getdoc(getattr(Model, ability)) or "",
+        description=inspect.getdoc(getattr(Model, ability, endpoint.request)) or "",
         tags=["abilities"],
         response_model=create_model(f"{ability.capitalize()}Answer", results=(endpoint.results, ...)),
         response_description="One result for each text, in the same order.",

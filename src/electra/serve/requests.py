@@ -1,16 +1,19 @@
 """JSON bodies of the API -> calls of the model; and the models of its answers.
 
-`ENDPOINTS` lists every ability that a server can offer. To add one, write the model of its body (an
+`ENDPOINTS` lists the abilities of pre-trained models. To add one, write the model of its body (an
 `AbilityRequest`) and of one result (a `@result`), and add an entry to the table. The key of the entry is the
 path, and the name of the method of `electra.prediction.model.Model` that takes the fields of the body as
-keyword arguments and returns one result for each text. Its route, its batches, its limits, its description
-and its first call when the server starts all follow from the entry.
+keyword arguments and returns one result for each text. The ability of a fine-tuned model is described by its
+family (`electra.tasks.families`), and `endpoint_of` makes the same of it. Its route, its batches, its limits,
+its description and its first call when the server starts all follow.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Annotated, Any
+from types import GenericAlias, MappingProxyType, UnionType
+from typing import Annotated, Any, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -18,19 +21,21 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationInfo,
+    create_model,
     field_validator,
     model_validator,
     with_config,
 )
 from pydantic_core import PydanticCustomError
-from typing_extensions import TypedDict  # pydantic cannot read that of `typing` before Python 3.12
+from typing_extensions import TypedDict, is_typeddict  # pydantic needs these before Python 3.12
 
-from electra.prediction.spans import MASK
 from electra.serve.batching import Call
 from electra.serve.errors import ApiError
 from electra.serve.limits import Limits
 from electra.show import did_you_mean
-from electra.tasks.families.similarity import Pooling
+from electra.tasks.families.family import Pooling
+from electra.tasks.families.table import task_abilities
+from electra.text.spans import MASK
 
 MAX_CANDIDATES = 20_000
 """Candidates for all masks of a request together."""
@@ -163,54 +168,28 @@ class EmbedRequest(AbilityRequest):
     )
 
 
-class SimilarityRequest(AbilityRequest):
-    """Pairs of texts to compare."""
-
-    model_config = example(texts=["a small city"], pairs=["a little town"])
-    texts: Texts = Field(description="The first text of each pair.")
-    pairs: Texts = Field(description="The second text of each pair.")
+class TaskRequest(AbilityRequest):
+    """A body for a fine-tuned model: texts or pairs, lists of words, or questions with their choices."""
 
     def cost(self, *, row_length: int) -> int:
-        """That of pairs."""
-        return pair_cost(self.texts, self.pairs, row_length=row_length)
-
-
-class ClassifyRequest(AbilityRequest):
-    """Texts, or pairs of texts, to classify."""
-
-    model_config = example(texts=["the music was good"])
-    texts: Texts = Field(description="Texts of any length, or the first text of each pair.")
-    pairs: Texts | None = Field(default=None, description="The second text of each pair.")
-
-    def cost(self, *, row_length: int) -> int:
-        """That of pairs, or of the texts alone."""
-        pairs = [""] * len(self.texts) if self.pairs is None else self.pairs
-        return pair_cost(self.texts, pairs, row_length=row_length)
-
-
-class TagRequest(AbilityRequest):
-    """Texts whose words get tags."""
-
-    model_config = example(texts=["the river is in Zürich", ["already", "cut", "into", "words"]])
-    texts: list[Text | Texts] = Field(fail_fast=True, description="Texts, or lists of words.")
-
-    def cost(self, *, row_length: int) -> int:
-        """Words are joined by blanks; even an empty word takes time."""
-        return sum(
-            len(text) if isinstance(text, str) else sum(len(word) + 1 for word in text) for text in self.texts
+        """Lists within a list are read one by one, and even an empty text in them takes time."""
+        first, *others = self.columns().values()
+        if not others:
+            return sum(len(text) if isinstance(text, str) else _length(text) for text in first)
+        (second,) = others
+        pairs = [
+            (one, other)
+            for one, given in zip(first, second, strict=True)
+            for other in ([given] if isinstance(given, str) else given)
+        ]
+        num_nested = sum(len(given) for given in second if isinstance(given, list))
+        return num_nested + pair_cost(
+            *([pair[side] for pair in pairs] for side in (0, 1)), row_length=row_length
         )
 
 
-class AnswerRequest(AbilityRequest):
-    """Questions, each with the text that may answer it."""
-
-    model_config = example(questions=["where is the river ?"], contexts=["the river is in a small city"])
-    questions: Texts = Field(description="Questions.")
-    contexts: Texts = Field(description="The text in which to find the answer to each question.")
-
-    def cost(self, *, row_length: int) -> int:
-        """That of pairs."""
-        return pair_cost(self.questions, self.contexts, row_length=row_length)
+def _length(words: Sequence[str]) -> int:
+    return sum(len(word) + 1 for word in words)
 
 
 # Answers: plain data, as the model returns it, so no objects are made to check it
@@ -292,74 +271,6 @@ class Corrupted(TypedDict):
     tokens: list[RewrittenToken]
 
 
-@result
-class Compared(TypedDict):
-    """How close two texts are in meaning."""
-
-    similarity: Annotated[float, Field(description="Cosine of the two vectors.")]
-
-
-@result
-class OneClass(TypedDict):
-    """The class of a text; null if the text is empty."""
-
-    label: str | None
-    probabilities: dict[str, float]
-
-
-@result
-class SeveralLabels(TypedDict):
-    """All labels of a text."""
-
-    labels: list[str]
-    probabilities: dict[str, float]
-
-
-@result
-class OneValue(TypedDict):
-    """The value of a text; null if the text is empty."""
-
-    value: float | None
-
-
-@result
-class TaggedWord(Span):
-    """A word with its tag."""
-
-    tag: str
-    confidence: float
-
-
-@result
-class Chunk(Span):
-    """Words that belong together."""
-
-    type: str
-
-
-@result
-class Tagged(TypedDict):
-    """A text, word by word; words that came as a list are joined by blanks."""
-
-    text: str
-    words: list[TaggedWord]
-    chunks: list[Chunk]
-
-
-@result
-class Answered(TypedDict):
-    """The part of a context that answers the question."""
-
-    text: Annotated[str, Field(description="Empty if the context seems to have no answer.")]
-    start: int | None
-    end: int | None
-    score: float
-    no_answer: Annotated[
-        float | None,
-        Field(description="Probability that there is no answer; null if the model was not trained to tell."),
-    ]
-
-
 class RequestLimits(BaseModel):
     """How large a request may be."""
 
@@ -408,13 +319,62 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         "fill": Endpoint(FillRequest, list[Filled]),
         "corrupt": Endpoint(CorruptRequest, list[Corrupted]),
         "embed": Endpoint(EmbedRequest, list[list[float]]),
-        "similarity": Endpoint(SimilarityRequest, list[Compared]),
-        "classify": Endpoint(ClassifyRequest, list[OneClass | SeveralLabels | OneValue]),
-        "tag": Endpoint(TagRequest, list[Tagged]),
-        "answer": Endpoint(AnswerRequest, list[Answered]),
     }
 )
-"""Ability, which is a path and a method of `Model` -> its body and its results."""
+"""Ability of a pre-trained model, which is a path and a method of `Model` -> its body and its results."""
+
+
+@functools.cache
+def endpoint_of(ability: str) -> Endpoint:
+    """What an ability takes and answers: from the table above, or as the family of a task describes it."""
+    if ability in ENDPOINTS:
+        return ENDPOINTS[ability]
+    described = task_abilities()[ability]
+    fields: dict[str, Any] = {}
+    for name, kind, text, is_required in described_fields(described.request):
+        fields[name] = (request_type(kind), Field(... if is_required else None, description=text))
+    document = described.request.__doc__
+    request = create_model(described.request.__name__, __base__=TaskRequest, __doc__=document, **fields)
+    request.model_config["json_schema_extra"] = {"examples": [dict(described.example)]}
+    return Endpoint(request, GenericAlias(list, (result_type(described.answer),)))
+
+
+def described_fields(described: type) -> Iterator[tuple[str, Any, str | None, bool]]:
+    """Name, type, description of each field of a family's TypedDict, and whether it is required."""
+    for name, hint in get_type_hints(described, include_extras=True).items():
+        is_required = get_origin(hint) is not NotRequired
+        kind = hint if is_required else get_args(hint)[0]
+        kind, *texts = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+        yield name, kind, texts[0] if texts else None, is_required
+
+
+def request_type(kind: Any) -> Any:
+    """The type of a field with its texts checked; a list ends at its first error."""
+    if kind is str:
+        return Text
+    parts = tuple(request_type(part) for part in get_args(kind))
+    if get_origin(kind) is list:
+        return Annotated[GenericAlias(list, parts), Field(fail_fast=True)]
+    return functools.reduce(operator.or_, parts) if get_origin(kind) in (Union, UnionType) else kind
+
+
+def result_type(kind: Any) -> Any:
+    """The type of an answer with its TypedDicts as pydantic reads them."""
+    parts = tuple(result_type(part) for part in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        return functools.reduce(operator.or_, parts)
+    if get_origin(kind) is list:
+        return GenericAlias(list, parts)
+    if not is_typeddict(kind):
+        return kind
+    fields = {
+        name: Annotated[result_type(part), Field(description=text)]
+        for name, part, text, _ in described_fields(kind)
+    }
+    make: Any = TypedDict
+    made = make(kind.__name__, fields)
+    made.__doc__ = kind.__doc__
+    return result(made)
 
 
 def make_call(ability: str, body: AbilityRequest, limits: Limits, *, row_length: int) -> Call:

@@ -1,4 +1,4 @@
-"""Rows of tasks -> batches: what each step trains on, and what is looked at together in prediction.
+"""Rows of tasks -> batches: those that each step trains on, and those of prediction.
 
 The order of training is not state but a function: an epoch is computed from (seed, epoch), and batch k of a
 task is batch k % n of its epoch k // n. Rows of like length come together, so there is little padding.
@@ -18,11 +18,11 @@ from electra.seeds import numpy_generator
 from electra.tasks.families.family import TaskBatch, TaskRow
 
 WINDOW_BATCHES = 50
-"""Batches whose units are sorted by length together: more of them leave less padding, and less to chance."""
+"""Batches whose units are sorted by length together: more of them leave less padding and less randomness."""
 LEAST_WINDOWS = 4
-"""Of an epoch: sorted all together, a small set would fall into nearly the same batches in each epoch."""
+"""Windows of an epoch: sorted as one, a small set would give nearly the same batches in every epoch."""
 PREDICTION_TOKENS = 4096
-"""Of a batch in prediction, padding included: no faster with more on a CPU, and it fits any GPU."""
+"""Tokens of a batch in prediction, padding included: no faster with more on a CPU, and it fits any GPU."""
 
 Unit = Sequence[TaskRow]
 
@@ -82,50 +82,50 @@ class TrainBatches:
         return [batches[index] for index in random.permutation(len(batches))]
 
 
-class Turn(NamedTuple):
-    """Which task a batch is of."""
+class MixedBatch(NamedTuple):
+    """A batch of several tasks' training, named by its task."""
 
     task: str
     number: int
-    """Of the batch, among the batches of the task."""
+    """Its place among the batches of that task."""
 
 
-class TaskTurns:
-    """Several tasks -> one sequence of batches, of one task each, in proportion to their sizes."""
+class TaskMixture:
+    """Several tasks -> one sequence of batches of one task each, in proportion to the tasks' sizes."""
 
     def __init__(self, tasks: Mapping[str, TrainBatches], *, seed: int) -> None:
         assert tasks, "no task to train on"
         self.tasks = dict(tasks)
         self._seed = seed
-        self._order: tuple[int, list[Turn]] = (-1, [])
+        self._order: tuple[int, list[MixedBatch]] = (-1, [])
 
     @property
     def num_batches(self) -> int:
         """Batches of an epoch, in which each task goes through its own epoch once."""
         return sum(batches.num_batches for batches in self.tasks.values())
 
-    def turn(self, number: int) -> Turn:
-        """Whose turn it is."""
+    def batch(self, number: int) -> MixedBatch:
+        """Which batch comes as number `number`."""
         epoch, place = divmod(number, self.num_batches)
         if self._order[0] != epoch:
             self._order = (epoch, self._arrange(epoch))
         return self._order[1][place]
 
-    def _arrange(self, epoch: int) -> list[Turn]:
-        turns = [
-            Turn(name, epoch * batches.num_batches + place)
-            for name, batches in self.tasks.items()
-            for place in range(batches.num_batches)
+    def _arrange(self, epoch: int) -> list[MixedBatch]:
+        batches = [
+            MixedBatch(name, epoch * of_task.num_batches + place)
+            for name, of_task in self.tasks.items()
+            for place in range(of_task.num_batches)
         ]
         # One task keeps its batches in order, which is shuffled already.
         if len(self.tasks) == 1:
-            return turns
+            return batches
         random = numpy_generator(self._seed, "order of tasks", epoch)
-        return [turns[index] for index in random.permutation(len(turns))]
+        return [batches[index] for index in random.permutation(len(batches))]
 
 
 def share_bounds(size: int, *, rank: int, world_size: int) -> tuple[int, int]:
-    """The units from .. to that process `rank` of `world_size` works on, evenly; there may be none."""
+    """First and end of the units that process `rank` of `world_size` works on, evenly; there may be none."""
     return size * rank // world_size, size * (rank + 1) // world_size
 
 

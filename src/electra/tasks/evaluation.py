@@ -10,9 +10,9 @@ from electra.errors import InputError
 from electra.tasks import results
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import GLUE, TaskSource
-from electra.tasks.folders import FineTuned, load_model
+from electra.tasks.model import FineTuned, load_model
 from electra.tasks.predictions import TEST, Predicted, check_form, form_of, load_input
-from electra.tasks.results import Outcome, judge_split
+from electra.tasks.seed_results import SeedResult, judge_split
 from electra.tasks.study import limited
 from electra.tasks.task import TRAIN, Task
 from electra.train import devices
@@ -75,19 +75,21 @@ class Evaluation:
         settings, tuned, task = self.settings, self.tuned, self.task
         with _computing(settings.device, settings.precision, tuned):
             judgements = {split: judge_split(tuned, task, split) for split in self.splits}
-        outcome = Outcome(seed=int(tuned.facts.get("seed", 0)), judgements={task.name: judgements}, facts={})
+        result = SeedResult(
+            seed=int(tuned.facts.get("seed", 0)), judgements={task.name: judgements}, facts={}
+        )
         content = results.scores_content(
             task,
-            [outcome],
+            [result],
             model=settings.model,
             train={},
             together={},
             notes=[],
             is_partial=settings.limit_eval is not None,
-            chosen=outcome,
+            chosen=result,
         )
         if settings.out:
-            results.write_scores(Path(settings.out), task, content, chosen=outcome)
+            results.write_scores(Path(settings.out), task, content, chosen=result)
         return content
 
 

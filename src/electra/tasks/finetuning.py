@@ -19,22 +19,19 @@ from electra.config import Given
 from electra.errors import InputError
 from electra.model.names import layer_depth
 from electra.tasks import results, sweep
-from electra.tasks.batches import TaskTurns
+from electra.tasks.batches import TaskMixture
 from electra.tasks.config import FREE_KEYS, FinetuneConfig, paper_defaults
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import AX, GLUE
-from electra.tasks.families.similarity import Similarity
-from electra.tasks.folders import find_start
-from electra.tasks.model import TaskModel
-from electra.tasks.results import Outcome
+from electra.tasks.model import TaskModel, find_start
+from electra.tasks.seed_results import SeedResult
 from electra.tasks.step import FinetuneProblem, HeldOut, Share, flops_per_token
 from electra.tasks.study import (
     Study,
     content_hash,
-    ensemble_obstacle,
     limited,
-    make_material,
     require_trainable,
+    tokenize_tasks,
 )
 from electra.tasks.sweep import SweepConfig
 from electra.tasks.task import Task
@@ -121,7 +118,7 @@ def prepare(given: Given[FinetuneConfig], world: World, device: torch.device) ->
         out=Path(settings.out),
         source=settings,
         start=start,
-        material=make_material(fewer, start.tokenizer, start.config, max_length=settings.max_length),
+        tokenized=tokenize_tasks(fewer, start.tokenizer, start.config, max_length=settings.max_length),
         dataset_sha256=content_hash(tasks),
         seeds=[settings.seed + number for number in range(settings.seeds)],
         config=plain(config.to_dict(settings)),
@@ -137,10 +134,9 @@ def check(settings: FinetuneConfig, tasks: list[Task], world: World) -> None:
     for task in tasks:
         require_trainable(task)
         results.read_baseline(settings.baseline, task, alone=len(tasks) == 1)
-        if settings.ensemble == "on" and (reason := ensemble_obstacle(task.family)):
+        if settings.ensemble == "on" and (reason := task.family.ensemble_obstacle):
             raise InputError(f"--ensemble on is not possible for {task.name}: {reason}")
-        compares = isinstance(task.family, Similarity) and task.family.loss != "sts"
-        if compares and (settings.train.micro_batch != "all" or world.size > 1):
+        if task.family.needs_whole_batch and (settings.train.micro_batch != "all" or world.size > 1):
             raise InputError(
                 f"{task.name} is learned by comparing the pairs of a batch with one another, so a batch must "
                 "stay in one piece: --train.micro_batch all, and one process"
@@ -159,40 +155,40 @@ def run(job: Job) -> dict[str, dict[str, Any]]:
         study = job.study
         for seed in filter(study.is_finished, study.seeds):
             job.check(study.read(seed).facts, seed=seed)
-        outcomes = [run_seed(job, seed) for seed in study.seeds]
+        by_seed = [run_seed(job, seed) for seed in study.seeds]
         if not job.engine.world.writes:
             return {}
-        contents = study.conclude(outcomes, notes)
+        contents = study.conclude(by_seed, notes)
         return {task.name: content for task, content in zip(study.tasks, contents, strict=True)}
 
 
-def run_seed(job: Job, seed: int) -> Outcome:
+def run_seed(job: Job, seed: int) -> SeedResult:
     """Train one seed, unless it is finished, and read what it gave."""
     study, world, folder = job.study, job.engine.world, job.study.folder(seed)
     if not study.is_finished(seed):
         if world.writes:
             print(f"\nseed {seed}", file=sys.stderr, flush=True)
-        outcome, model = train_seed(job, seed, folder)
+        result, model = train_seed(job, seed, folder)
         if world.writes:
-            study.finish(seed, model, outcome)
+            study.finish(seed, model, result)
     world.barrier()
     if world.writes and not job.settings.keep_checkpoints:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     return study.read(seed)
 
 
-def train_seed(job: Job, seed: int, folder: Path) -> tuple[Outcome, TaskModel]:
+def train_seed(job: Job, seed: int, folder: Path) -> tuple[SeedResult, TaskModel]:
     """Train to the end of the budget, and score what is held out."""
     settings, study, engine = job.settings, job.study, job.engine
-    model, turns = study.model(seed).to(engine.device), study.turns(seed)
+    model, batches = study.model(seed).to(engine.device), study.train_batches(seed)
     problem, state = build(
         model,
-        turns,
+        batches,
         engine,
         seed=seed,
         tokenizer=study.start.tokenizer,
         held_out=study.held_out(),
-        flops_per_token=flops_per_token(model, study.material.train_rows),
+        flops_per_token=flops_per_token(model, study.tokenized.train_rows),
     )
     if engine.world.writes:
         folder.mkdir(parents=True, exist_ok=True)
@@ -201,27 +197,29 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[Outcome, TaskModel]:
         settings,
         state=state,
         problem=problem,
-        budget=settings.train.budget_for(steps_per_epoch=turns.num_batches),
-        log=settings.log.in_steps(steps_per_epoch=turns.num_batches),
+        budget=settings.train.budget_for(steps_per_epoch=batches.num_batches),
+        log=settings.log.in_steps(steps_per_epoch=batches.num_batches),
         facts=study.facts(seed),
         free_keys=FREE_KEYS,
         describe=job.describe,
         peak=job.peak,
     )
     progress = {"steps": state.step, "tokens": state.tokens, "seconds": state.seconds}
-    outcome = Outcome(
+    result = SeedResult(
         seed=seed,
         judgements=study.judge(model),
         facts=study.facts(seed),
-        train={**progress, "epochs": state.step / turns.num_batches},
-        history=results.history(folder / METRICS, study.tasks, seed=seed, steps_per_epoch=turns.num_batches),
+        train={**progress, "epochs": state.step / batches.num_batches},
+        history=results.history(
+            folder / METRICS, study.tasks, seed=seed, steps_per_epoch=batches.num_batches
+        ),
     )
-    return outcome, model
+    return result, model
 
 
 def build(
     model: TaskModel,
-    turns: TaskTurns,
+    batches: TaskMixture,
     engine: Engine,
     *,
     seed: int,
@@ -234,12 +232,12 @@ def build(
     num_layers = model.encoder.config.num_hidden_layers
     engine.set_recomputation(model)
     # A batch is of one task: the heads of the others have no gradient.
-    module = engine.wrap(model, idle_weights=len(turns.tasks) > 1)
+    module = engine.wrap(model, idle_weights=len(batches.tasks) > 1)
     micro_batch = train.micro_batch if isinstance(train.micro_batch, int) else None
     problem = FinetuneProblem(
         model=model,
         module=module,
-        train=turns,
+        train=batches,
         held_out=held_out,
         seed=seed,
         share=Share(rank=world.rank, world_size=world.size, micro_batch=micro_batch),
@@ -265,9 +263,9 @@ def sweep_settings(job: Job) -> tuple[Job, str]:
     def run_trial(number: int, learning_rate: float, epochs: float) -> float | None:
         folder = out / "sweep" / f"trial-{number:03}"
         trial = job.changed(out=str(folder), learning_rate=learning_rate, epochs=epochs)
-        outcome, _ = train_seed(trial, job.settings.seed, folder)
+        result, _ = train_seed(trial, job.settings.seed, folder)
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-        return results.main_value(task, outcome)
+        return results.main_value(task, result)
 
     best, note = sweep.choose(
         job.settings.sweep,

@@ -1,11 +1,15 @@
-"""Batches -> what a model makes of them, in their order; on a CPU each core has a batch of its own.
+"""A model and rows -> outputs and predictions in the order of the rows; on a CPU, a batch for each core.
 
 Cores that share a batch wait for each other after every operation, some hundred times a batch: with texts as
-short as sentences they took 1.15 times as long (small's shape, two cores; docs/log.md).
+short as sentences that took 1.15 times as long (small's shape, two cores; docs/log.md). So, top to bottom:
 
-A model and rows -> outputs, predictions and scores, in the order of what was asked.
+predict, outputs_of, judged_batches   rows -> what the model makes of them
+spread_rows                           cuts rows into batches, as many as keep all cores busy (`core_batches`)
+spread                                gives the batches to a pool of threads, each of which has torch compute
+                                      with one core (`_pool`), and yields results in order
+On a GPU, and where several processes share a model, batches are computed one after the other.
 
-The caller chooses the precision: under autocast all of it runs in that.
+The caller chooses the precision: all threads compute under the caller's autocast.
 """
 
 import functools
@@ -28,12 +32,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CORE_TOKENS = 2048
-"""Of a batch that one core computes: no faster with more or, down to 512, with fewer."""
+"""Tokens of a batch that one core computes: no faster with more or, down to 512, with fewer."""
 LEAST_TOKENS = 256
-"""Of a batch that is worth a core of its own: a few sentences are ready sooner if the cores share them."""
+"""Tokens of a batch that is worth a core of its own: fewer are ready sooner if the cores share them."""
 
 _STARTING = threading.Lock()
-"""While a pool starts, a thread that asks for its number of cores for the first time would be told of one."""
+"""Held while a pool starts: a thread that then asks torch for its number of cores the first time gets 1."""
 
 
 def spread_rows(
@@ -43,14 +47,14 @@ def spread_rows(
     device: torch.device,
     max_tokens: int,
 ) -> Iterator[Result]:
-    """What is made of each batch, given as the places of its rows; the longest rows come first."""
+    """The result of each batch, which `compute` gets as the places of its rows; the longest rows first."""
     cores = num_cores(device)
     batches = core_batches(rows, cores=cores, max_tokens=max_tokens)
     return spread(compute, batches, cores=cores)
 
 
 def core_batches(rows: Sequence[TaskRow], *, cores: int, max_tokens: int) -> list[list[int]]:
-    """The places of each batch's rows: where there are few rows, one batch for each core."""
+    """The places of each batch's rows; few rows are divided among the cores evenly."""
     if cores == 1:
         return list(prediction_batches(rows, max_tokens=max_tokens))
     size = min(max_tokens, CORE_TOKENS)
@@ -65,7 +69,7 @@ def core_batches(rows: Sequence[TaskRow], *, cores: int, max_tokens: int) -> lis
 
 
 def even_shares(rows: Sequence[TaskRow], *, count: int) -> list[list[int]]:
-    """The places of rows of like length, the longest first; all shares have about as many tokens."""
+    """Places of rows in `count` shares of about as many tokens, of like length, the longest first."""
     # Padding does not count: where there is much of it, layers compute on the text alone.
     units = units_of(rows)
     shares: list[list[int]] = [[] for _ in range(count)]
@@ -77,7 +81,7 @@ def even_shares(rows: Sequence[TaskRow], *, count: int) -> list[list[int]]:
 
 
 def num_cores(device: torch.device) -> int:
-    """How many batches may be computed at a time in this thread: a core of torch's for each."""
+    """How many batches may be computed at the same time: one for each core that torch may use."""
     # Several processes must call a model that they share in one order.
     is_shared = torch.distributed.is_available() and torch.distributed.is_initialized()
     with _STARTING:
@@ -85,7 +89,7 @@ def num_cores(device: torch.device) -> int:
 
 
 def spread(compute: Callable[[Item], Result], items: Sequence[Item], *, cores: int) -> Iterator[Result]:
-    """What is made of each item; no more than one for each core is made ahead of who takes them."""
+    """The result of each item, in order; at most one per core is computed before the caller asks for it."""
     if cores == 1 or len(items) == 1:
         yield from map(compute, items)
         return
@@ -106,7 +110,7 @@ def spread(compute: Callable[[Item], Result], items: Sequence[Item], *, cores: i
 
 
 def _as_in_this_thread(compute: Callable[[Item], Result]) -> Callable[[Item], Result]:
-    """The same with this thread's precision, since each thread has its own."""
+    """The same under this thread's autocast, which other threads do not inherit."""
     enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
     def computed(item: Item) -> Result:
@@ -121,31 +125,31 @@ def _pool(cores: int) -> ThreadPoolExecutor:
     """Threads that compute with one core each."""
     is_ready = threading.Barrier(cores)
 
-    def be_one_of_them() -> None:
-        # A thread takes over everybody's number when it first asks for it, and would do so later.
+    def use_one_core() -> None:
+        # A thread adopts the global number when it first asks for it, which would undo the next line later.
         torch.get_num_threads()
         torch.set_num_threads(1)
         is_ready.wait()
 
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(max_workers=cores, thread_name_prefix="core")
-    # All start now: who sets the number in one thread sets it for all that start later.
-    for future in [pool.submit(be_one_of_them) for _ in range(cores)]:
+    # All start now: setting the number in one thread sets it for all that start later.
+    for future in [pool.submit(use_one_core) for _ in range(cores)]:
         future.result()
     torch.set_num_threads(threads)
     return pool
 
 
 if hasattr(os, "register_at_fork"):
-    # A child has the pool, and none of its threads.
+    # A forked child inherits the pool, but none of its threads.
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-class Places(NamedTuple):
-    """A batch that was judged."""
+class JudgedBatch(NamedTuple):
+    """A batch, and what the model made of it."""
 
     places: list[int]
-    """Of its rows in the list of all rows."""
+    """Its rows' places in the list of all rows."""
     judged: Judged
 
 
@@ -156,15 +160,15 @@ def judged_batches(
     *,
     pad_id: int,
     max_tokens: int = PREDICTION_TOKENS,
-) -> Iterator[Places]:
-    """One batch after the other, of rows of like length, where the model's weights are."""
+) -> Iterator[JudgedBatch]:
+    """One batch after the other, of rows of like length, on the device of the model."""
     device = next(model.parameters()).device
 
-    # Not around the whole loop: between two batches the caller is at work.
+    # Not around the whole loop: the caller computes between two batches.
     @torch.no_grad()
-    def judge(places: list[int]) -> Places:
+    def judge(places: list[int]) -> JudgedBatch:
         batch = collate([rows[place] for place in places], pad_id=pad_id, device=device)
-        return Places(places, model(batch, task))
+        return JudgedBatch(places, model(batch, task))
 
     yield from spread_rows(judge, rows, device=device, max_tokens=max_tokens)
 

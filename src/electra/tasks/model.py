@@ -1,23 +1,60 @@
-"""Batches of rows -> losses and outputs: one encoder with a head for each task.
+"""Batches of rows -> losses and outputs: one encoder with a head for each task; and its folder on the disk.
+
+    start = find_start("RUN", like="", dropout=None)       # read once, for all seeds
+    model = start.model({"sst2": family}, seed=0)          # trained elsewhere
+    save_model(FineTuned(model=model, task="sst2", tokenizer=start.tokenizer, max_length=128), folder)
+    load_model(folder)
+
+The folder is in transformers layout with label names wherever transformers can express encoder and head; the
+key `electra_task` of its config.json says what the task is.
 
 B rows, L positions, U units, D numbers in a hidden state.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from electra import files
+from electra.errors import InputError
+from electra.model import names
 from electra.model.encoder import Encoder, Positions, initialise
-from electra.model.heads import ClassificationHead, RegressionHead
+from electra.model.sizes import EncoderConfig
+from electra.model.store import (
+    CONFIG,
+    OWN_LAYOUT,
+    WEIGHTS,
+    Contents,
+    ModelFolder,
+    copy_state,
+    filled,
+    lay_out,
+    open_model,
+    with_dropout,
+    write_model,
+)
 from electra.seeds import torch_generator
 from electra.tasks.families.family import Family, TaskBatch
+from electra.tasks.families.table import build_family, describe_family
+from electra.text.tokenizer import Tokenizer
+
+RANDOM = "none"
+"""In place of a model: an encoder that has learned nothing, to compare with."""
+TASK_KEY = "electra_task"
+"""Key of config.json that says what the model was fine-tuned for."""
+KIND = "fine-tuned model"
+"""What its manifest calls it."""
+_TASK_KEYS = ("task", "max_length", "family", "settings")
 
 
 class Judged(NamedTuple):
-    """What a model makes of a batch."""
+    """The model's results for a batch."""
 
     losses_U: Tensor | None
     """The loss of each unit; None if its targets are unknown."""
@@ -46,12 +83,12 @@ class TaskModel(nn.Module):
         return self.heads[_key(task)]
 
     def positions(self, task: str) -> Positions:
-        """Those whose hidden states the head of a task looks at."""
-        return "first" if isinstance(self.head(task), ClassificationHead | RegressionHead) else "all"
+        """Whose hidden states the head of a task reads."""
+        return self.families[task].positions
 
-    # Both losses and outputs are had by calling the module: wrappings for several processes see only that.
+    # Wrappers for several processes only see calls of the module, so one call gives both losses and outputs.
     def forward(self, batch: TaskBatch, task: str) -> Judged:
-        """Losses while it is trained; else outputs and, where the targets are known, losses too."""
+        """Losses while training; else outputs, and losses where the targets are known."""
         hidden_BLD = self.encoder(
             batch.input_ids_BL,
             token_type_ids_BL=batch.token_type_ids_BL,
@@ -68,5 +105,177 @@ class TaskModel(nn.Module):
 
 
 def _key(task: str) -> str:
-    """A name that a module may have: without dots, and unlike `train` and other attributes of modules."""
+    """A valid name for a module: without dots, and unlike `train` and other attributes of modules."""
     return "task_" + re.sub(r"\W", "_", task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned:
+    """A model that was trained for a task, and what is needed to use it."""
+
+    model: TaskModel
+    task: str
+    tokenizer: Tokenizer
+    max_length: int
+    """Tokens of a row in training."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else is known of it: scores, seed, where it came from."""
+
+    @property
+    def family(self) -> Family[Any]:
+        """The kind of its task, with the labels."""
+        return self.model.families[self.task]
+
+
+def save_model(tuned: FineTuned, folder: Path) -> None:
+    """Write a folder that appears when it is whole; one of the same name is replaced."""
+    with files.appearing_whole(folder) as unfinished:
+        write_tuned(tuned, unfinished)
+        facts = {"kind": KIND, "task": tuned.task, "family": tuned.family.name}
+        files.write_manifest(unfinished, facts)
+
+
+def write_tuned(tuned: FineTuned, folder: Path) -> None:
+    """Fill a folder with all files of a model but the manifest."""
+    encoder, head, family = tuned.model.encoder, tuned.model.head(tuned.task), tuned.family
+    about = {"task": tuned.task, "max_length": tuned.max_length, **describe_family(family), **tuned.facts}
+    state = encoder.state_dict()
+    contents = lay_out(encoder.config, {f"encoder.{name}": one for name, one in state.items()}, "encoder")
+    is_own = contents.values["model_type"] == OWN_LAYOUT
+    values = {**contents.values, TASK_KEY: about}
+    if is_own or family.transformers_obstacle(encoder.config) is not None:
+        contents = Contents(values=values, tensors=contents.tensors, head=head.state_dict())
+    else:
+        foreign = family.to_transformers(head)
+        scope = names.ENCODER_SCOPE["discriminator"].transformers
+        contents = Contents(
+            values={**values, **foreign.config, "architectures": [foreign.architecture]},
+            tensors={**names.encoder_to_transformers(state, scope=scope), **foreign.tensors},
+        )
+    write_model(folder, contents, tuned.tokenizer)
+    if not is_own:
+        family.write_beside(folder, max_length=tuned.max_length)
+
+
+def load_model(source: str | Path | ModelFolder) -> FineTuned:
+    """The model that `save_model` wrote into a folder, on the CPU."""
+    folder = source if isinstance(source, ModelFolder) else open_model(source)
+    about = folder.values.get(TASK_KEY)
+    if not isinstance(about, dict):
+        raise InputError(
+            f"{folder.path} is an encoder that was not fine-tuned: its {CONFIG} has no key {TASK_KEY!r}. "
+            "Train it for a task first, with `electra finetune`"
+        )
+    family = build_family(about, where=f"{folder.path / CONFIG}, {TASK_KEY}")
+    model = TaskModel(folder.encoder(), {about["task"]: family})
+    head = model.head(about["task"])
+    copy_state(_head_state(folder, family, head), head, where=str(folder.path))
+    return FineTuned(
+        model=model.eval(),
+        task=about["task"],
+        tokenizer=folder.tokenizer,
+        max_length=about["max_length"],
+        facts={key: value for key, value in about.items() if key not in _TASK_KEYS},
+    )
+
+
+def _head_state(folder: ModelFolder, family: Family[Any], head: nn.Module) -> dict[str, Tensor]:
+    """The weights of the head, from whichever file has them."""
+    if folder.head_tensors or family.transformers_obstacle(folder.config) is not None:
+        return folder.head_tensors
+    path, tensors = folder.path / WEIGHTS, folder.tensors
+    if missing := family.to_transformers(head).tensors.keys() - tensors.keys():
+        raise InputError(f"{path} lacks {min(missing)}: it holds no head for its task")
+    state = family.from_transformers(tensors)
+    copy_state(state, head, where=str(folder.path))
+    # Trained further by transformers, its two layers need no longer be our one.
+    for name, tensor in family.to_transformers(head).tensors.items():
+        if not torch.equal(tensor, tensors[name]):
+            raise InputError(
+                f"{path}: {name} is not as we write it, so the head is not ours any more. Use it with "
+                "transformers, or start from its encoder with `electra finetune`"
+            )
+    return state
+
+
+def copy_head(tuned: FineTuned, model: TaskModel, task: str) -> bool:
+    """Start a task with the head of another one if both are of one kind with the same labels; whether so."""
+    family, head = model.families[task], model.head(task)
+    state = tuned.model.head(tuned.task).state_dict()
+    shapes = [{name: tensor.shape for name, tensor in one.items()} for one in (state, head.state_dict())]
+    agree = (family.name, family.labels()) == (tuned.family.name, tuned.family.labels())
+    if agree and shapes[0] == shapes[1]:
+        copy_state(state, head, where=tuned.task)
+        return True
+    return False
+
+
+def random_encoder(config: EncoderConfig, *, seed: int) -> Encoder:
+    """An encoder that has learned nothing."""
+    encoder = Encoder(config)
+    initialise(encoder, std=config.initializer_range, generator=torch_generator(seed, "encoder"))
+    return encoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A model to begin with, of which every seed gets a copy."""
+
+    path: str
+    """A run, a folder, or "none" for one that has learned nothing."""
+    like: str
+    """The model whose shape one that has learned nothing takes."""
+    config: EncoderConfig
+    state: Mapping[str, Tensor] | None
+    """The weights of the encoder; None: random ones."""
+    tokenizer: Tokenizer
+    sha256: str
+    """Checksum of all weights of the encoder; of the word "none", if they are random."""
+    tuned: FineTuned | None
+    """The whole model, if it was fine-tuned before."""
+
+    def model(self, families: Mapping[str, Family[Any]], *, seed: int) -> TaskModel:
+        """The encoder with new heads; a head that was trained for the same labels before is kept."""
+        if self.state is None:
+            encoder = random_encoder(self.config, seed=seed)
+        else:
+            encoder = filled(lambda: Encoder(self.config), self.state, where=self.path)
+        model = TaskModel(encoder, families, seed=seed)
+        if self.tuned is not None:
+            for task in families:
+                copy_head(self.tuned, model, task)
+        return model
+
+    def description(self) -> str:
+        """The start in a few words."""
+        if self.path == RANDOM:
+            return f"random, in the shape of {self.like}"
+        return self.path if self.tuned is None else f"{self.path}, fine-tuned for {self.tuned.task} before"
+
+
+def find_start(path: str, *, like: str, dropout: float | None) -> Start:
+    """Read and check the model once, before anything else is done with it."""
+    if path == RANDOM and not like:
+        raise InputError("--model none needs --like RUN|DIR: the model whose shape and tokenizer it has")
+    if path != RANDOM and like:
+        raise InputError(f"--like is for --model none only, and --model is {path}: leave one of them out")
+    folder = open_model(like if path == RANDOM else path)
+    tokenizer, config = folder.tokenizer, with_dropout(folder.config, dropout)
+    if path == RANDOM:
+        sha256, state, tuned = hashlib.sha256(RANDOM.encode()).hexdigest(), None, None
+    else:
+        tuned = load_model(folder) if TASK_KEY in folder.values else None
+        encoder = folder.encoder() if tuned is None else tuned.model.encoder
+        state = encoder.state_dict()
+        sha256 = _hash(state)
+    return Start(
+        path=path, like=like, config=config, state=state, tokenizer=tokenizer, sha256=sha256, tuned=tuned
+    )
+
+
+def _hash(state: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

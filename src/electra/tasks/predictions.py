@@ -1,11 +1,7 @@
-"""What a model was trained on -> what a file for it looks like; such a file, without labels -> examples.
+"""A file of examples for a fine-tuned model -> its predictions, in the form that the name of a file asks for.
 
-Predictions for the GLUE test sets -> the zip that the benchmark's server takes.
-
-Predictions -> a file in the form that its name asks for: lines of JSON, a table, or what a server takes.
-
-.jsonl        everything that the model says, an object a line
-.csv .tsv     what a person wants of it: the text and the answer
+.jsonl        everything that the model says, one object per line
+.csv .tsv     what a person wants to see: the text and the answer
 .zip          the test sets of GLUE, as its server takes them
 a folder      the official files of SQuAD
 """
@@ -14,69 +10,52 @@ import csv
 import dataclasses
 import io
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from electra import files
 from electra.errors import InputError
-from electra.tasks.data.columns import Kind, OwnTaskConfig
-from electra.tasks.data.glue import TASKS, GlueTask, glue_task
-from electra.tasks.data.squad import write_squad_files
+from electra.tasks.data.columns import OwnTaskConfig
+from electra.tasks.data.glue import TASKS, glue_task
 from electra.tasks.data.table import load_own_file
-from electra.tasks.families.answering import AnswerExample
-from electra.tasks.families.classification import Regression
-from electra.tasks.families.family import ChoiceExample, Example, Prediction, TextExample
-from electra.tasks.families.tagging import TaggingExample
-from electra.tasks.folders import FineTuned
-from electra.tasks.results import write_predictions
+from electra.tasks.families.family import Example, Prediction
+from electra.tasks.model import FineTuned
+from electra.tasks.seed_results import write_predictions
 from electra.tasks.task import Task
 from electra.text.sources import without_compression
 from electra.text.tables import read_lines
 
 INPUT, MAIN_SCORE = "input", "main_score"
-"""Facts of a fine-tuned model: what it takes, by the keys of --own, and the score that counts."""
+"""Keys in the facts of a fine-tuned model: its columns, by the keys of --own, and its main score."""
 
 TEST = "test"
 
-KINDS: Mapping[str, Kind] = {
-    "classification": "classification",
-    "multi_label": "multi_label",
-    "regression": "regression",
-    "similarity": "similarity",
-    "tagging": "tagging",
-    "question_answering": "answering",
-    "multiple_choice": "multiple_choice",
-}
-"""Family -> the word for it in --own.kind."""
-
 _ABOUT_FILES = ("train", "dev", "test", "dev_share", "encoding")
-_OF_ONE_TEXT = ("classification", "multi_label", "regression", "tagging")
 
 
 def input_columns(task: Task, own: OwnTaskConfig | None) -> dict[str, Any]:
-    """What a file for a model of this task looks like; `own`: the columns, if it is somebody's own task."""
+    """The columns of an input file for this task; `own`: those that the user named for a table."""
     if own is not None:
         keys = dataclasses.asdict(own)
     else:
-        first = next((example for examples in task.splits.values() for example in examples[:1]), None)
-        is_pair = isinstance(first, TextExample) and first.text_pair is not None
-        keys = {"text_pair": "text_pair"} if is_pair else {}
+        first = [example for examples in task.splits.values() for example in examples[:1]]
+        keys = task.family.input_columns(first)
     keys = {key: value for key, value in keys.items() if key not in _ABOUT_FILES}
-    return {**keys, "kind": KINDS[task.family.name]}
+    return {**keys, "kind": task.family.kind}
 
 
 def input_config(tuned: FineTuned, given: OwnTaskConfig) -> OwnTaskConfig:
-    """The columns that the model was trained with; what a person gives for this file counts more."""
+    """The columns that the model was trained with, overridden by those given for this file."""
     default = dataclasses.asdict(OwnTaskConfig())
     changed = {key: value for key, value in dataclasses.asdict(given).items() if value != default[key]}
-    known = {"kind": KINDS[tuned.family.name], **tuned.facts.get(INPUT, {})}
+    known = {"kind": tuned.family.kind, **tuned.facts.get(INPUT, {})}
     return OwnTaskConfig(**{**known, **changed})
 
 
 def load_input(tuned: FineTuned, path: Path, given: OwnTaskConfig) -> Task:
-    """The examples of a file; of a plain text, each line is one."""
+    """The examples of a table, or of a .txt file with one example per line."""
     if not path.is_file():
         raise InputError(f"--input {path}: no such file")
     own, main_score = input_config(tuned, given), str(tuned.facts.get(MAIN_SCORE, ""))
@@ -84,33 +63,26 @@ def load_input(tuned: FineTuned, path: Path, given: OwnTaskConfig) -> Task:
         return load_own_file(
             own, path, name=tuned.task, family=tuned.family, main_score=main_score, split=TEST
         )
-    if own.kind not in _OF_ONE_TEXT or own.text_pair is not None:
-        columns = [own.text, own.text_pair or ""] if own.text_pair else ["the columns of its kind"]
-        raise InputError(
-            f"--input {path}: a .txt file holds one text a line, and this model does not take single texts: "
-            f"give a CSV, TSV or JSONL file with {' and '.join(columns)}"
-        )
     examples = [
-        _line_example(own.kind, line, number=number, path=path)
+        tuned.family.line_example(line, id=str(number), where=f"{path}:{number}")
         for number, line in read_lines(path, encoding=own.encoding)
         if line.strip()
     ]
+    if None in examples or own.text_pair is not None:
+        columns = [own.text, own.text_pair or ""] if own.text_pair else ["the columns of its kind"]
+        raise InputError(
+            f"--input {path}: a .txt file holds one text per line, and this model does not take single "
+            f"texts: give a CSV, TSV or JSONL file with {' and '.join(columns)}"
+        )
     if not examples:
         raise InputError(f"--input {path}: no text in it")
     return Task(
         name=tuned.task,
         family=tuned.family,
-        splits={TEST: examples},
+        splits={TEST: [example for example in examples if example is not None]},
         unlabelled=frozenset({TEST}),
         main_score=main_score,
     )
-
-
-def _line_example(kind: Kind, line: str, *, number: int, path: Path) -> Example:
-    id, where = str(number), f"{path}:{number}"
-    if kind == "tagging":
-        return TaggingExample(id=id, where=where, words=tuple(line.split()), tags=None)
-    return TextExample(id=id, where=where, text=line.strip())
 
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -128,7 +100,7 @@ class SubmissionFile(NamedTuple):
 def submission_file(
     name: str, split: str, examples: Sequence[Example], predictions: Sequence[Prediction]
 ) -> SubmissionFile:
-    """What a model of task `name` says of a test split, in the official form."""
+    """Predictions for a test split of task `name`, in the official form."""
     task = glue_task(name)
     official = {row.name: row.submission for row in task.splits if row.submission}
     if split not in official:
@@ -137,19 +109,12 @@ def submission_file(
         )
     lines = ["index\tprediction"]
     for example, prediction in zip(examples, predictions, strict=True):
-        lines.append(f"{example.id}\t{written(task, prediction)}")
+        lines.append(f"{example.id}\t{task.family.submission_value(prediction, task.written)}")
     return SubmissionFile(official[split], "\n".join(lines) + "\n", len(examples))
 
 
-def written(task: GlueTask, prediction: Prediction) -> str:
-    """A prediction as the task's own files write it."""
-    if isinstance(task.family, Regression):
-        return f"{min(max(prediction['value'], task.family.low), task.family.high):.3f}"
-    return task.written[task.family.labels().index(prediction["label"])]
-
-
 def write_submission(path: str | Path, parts: Sequence[SubmissionFile]) -> list[str]:
-    """Write the zip; what the server will miss in it comes back, a line each."""
+    """Write the zip; returns a line for each thing that the server will miss in it."""
     names = [part.name for part in parts]
     assert len(set(names)) == len(names), f"a test set is there twice in {names}"
     content = io.BytesIO()
@@ -164,7 +129,7 @@ def write_submission(path: str | Path, parts: Sequence[SubmissionFile]) -> list[
 
 
 def gaps(parts: Sequence[SubmissionFile]) -> list[str]:
-    """The test sets that are missing, and those that are not whole."""
+    """The test sets that are missing or incomplete."""
     counts = {part.name: part.num_examples for part in parts}
     remarks = []
     for task in TASKS:
@@ -181,20 +146,20 @@ def gaps(parts: Sequence[SubmissionFile]) -> list[str]:
     return remarks
 
 
-Form = Literal["lines", "table", "submission", "squad"]
+Form = Literal["lines", "table", "submission", "official"]
 
 _FORMS: Mapping[str, Form] = {
     ".jsonl": "lines",
     ".csv": "table",
     ".tsv": "table",
     ".zip": "submission",
-    "": "squad",
+    "": "official",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What a model said of one split."""
+    """Predictions for one split."""
 
     task: Task
     split: str
@@ -202,12 +167,12 @@ class Predicted:
 
     @property
     def examples(self) -> Sequence[Example]:
-        """Which were judged."""
+        """Those that were predicted."""
         return self.task.examples(self.split)
 
 
 def form_of(path: Path) -> Form:
-    """The form that the name of a file asks for."""
+    """The form that a file name asks for."""
     if path.suffix not in _FORMS:
         raise InputError(
             f"--out {path}: expected a name that ends in .jsonl, .csv or .tsv, in .zip for a submission to "
@@ -217,7 +182,7 @@ def form_of(path: Path) -> Form:
 
 
 def check_form(path: Path, task: Task, splits: Sequence[str]) -> None:
-    """Refuse what the file could not hold, before anything is predicted."""
+    """Refuse what the file cannot hold, before predicting."""
     form = form_of(path)
     if form == "submission":
         for split in splits:
@@ -226,12 +191,12 @@ def check_form(path: Path, task: Task, splits: Sequence[str]) -> None:
         raise InputError(
             f"--out {path} holds one split, and there are {', '.join(splits)}: choose one with --split"
         )
-    elif form == "squad" and task.family.name != "question_answering":
+    elif form == "official" and not task.family.official_files:
         raise InputError(f"--out {path} is a folder, as SQuAD has it: give a file name, such as {path}.csv")
 
 
 def write_form(path: Path, predicted: Sequence[Predicted]) -> list[str]:
-    """Write the file or folder; what a person should know of it comes back, a line each."""
+    """Write the file or folder; returns notes for the user."""
     form = form_of(path)
     if form == "submission":
         parts = [
@@ -240,8 +205,8 @@ def write_form(path: Path, predicted: Sequence[Predicted]) -> list[str]:
         return write_submission(path, parts)
     (one,) = predicted
     ids = [example.id for example in one.examples]
-    if form == "squad":
-        write_squad_files(path, dict(zip(ids, one.predictions, strict=True)))
+    if form == "official":
+        one.task.family.write_official(path, dict(zip(ids, one.predictions, strict=True)))
     elif form == "lines":
         write_predictions(path, ids, one.predictions)
     else:
@@ -251,7 +216,7 @@ def write_form(path: Path, predicted: Sequence[Predicted]) -> list[str]:
 
 def _write_table(path: Path, predicted: Predicted) -> None:
     rows = [
-        {"id": example.id, **_asked(example), **_answer(prediction)}
+        {"id": example.id, **predicted.task.family.table_row(example, prediction)}
         for example, prediction in zip(predicted.examples, predicted.predictions, strict=True)
     ]
     text = io.StringIO()
@@ -260,38 +225,3 @@ def _write_table(path: Path, predicted: Predicted) -> None:
     writer.writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_file(path, lambda file: file.write(text.getvalue().encode()))
-
-
-def _asked(example: Example) -> dict[str, str]:
-    """The example as a person gave it."""
-    match example:
-        case TextExample():
-            pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
-            return {"text": example.text, **pair}
-        case TaggingExample():
-            return {"tokens": " ".join(example.words)}
-        case AnswerExample():
-            return {"question": example.question}
-        case ChoiceExample():
-            return {"prompt": example.prompt}
-    raise AssertionError(f"{type(example).__name__} is not known here")
-
-
-_ANSWERS: Mapping[str, Callable[[Any], str]] = {
-    "label": str,
-    "labels": "|".join,
-    "value": "{:.6g}".format,
-    "similarity": "{:.6g}".format,
-    "choice": str,
-    "tags": " ".join,
-    "answer": str,
-}
-
-
-def _answer(prediction: Prediction) -> dict[str, str]:
-    """What the model says, and how sure it is of a class."""
-    said = {key: write(prediction[key]) for key, write in _ANSWERS.items() if key in prediction}
-    probabilities = prediction.get("probabilities")
-    if "label" in said and isinstance(probabilities, dict):
-        said["probability"] = f"{probabilities[prediction['label']]:.4f}"
-    return said

@@ -1,7 +1,7 @@
-"""A model and batches of its tasks -> what the training loop minimises, evaluates and shows.
+"""A model and batches of its tasks -> the losses, evaluations and samples that the training loop asks for.
 
-It answers to the loop's protocol (`train.loop.Problem`) without knowing it: this room and that one meet in
-the command. Nothing is carried from step to step, so a resumed run repeats a step exactly.
+`FinetuneProblem` implements the loop's protocol, `train.loop.Problem`. It carries nothing from step to step,
+so a resumed run repeats a step exactly.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from electra.model.encoder import Encoder, Positions
 from electra.seeds import derive
-from electra.tasks.batches import PREDICTION_TOKENS, TaskTurns, Unit, collate, share_bounds
+from electra.tasks.batches import PREDICTION_TOKENS, TaskMixture, Unit, collate, share_bounds
 from electra.tasks.families.family import Example, TaskRow
 from electra.tasks.inference import judged_batches, outputs_of
 from electra.tasks.model import TaskModel
@@ -26,7 +26,7 @@ Sums = dict[str, Tensor]
 
 _NUM_SAMPLES = 4
 _SETTLED = 0.5
-"""Part of the training after which a model that still says the same of everything has learned nothing."""
+"""Fraction of the training after which equal predictions for all examples mean that nothing was learned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,10 @@ class Share:
     rank: int = 0
     world_size: int = 1
     micro_batch: int | None = None
-    """Units at once; None: all of them."""
+    """Units in one forward pass; None: all of them."""
 
     def pieces(self, num_units: int) -> list[range]:
-        """The units of each micro-batch; as many for every process, which wait for each other."""
+        """The units of each micro-batch; all processes have as many, since they wait for each other."""
         first, last = share_bounds(num_units, rank=self.rank, world_size=self.world_size)
         largest_share = -(-num_units // self.world_size)
         size = self.micro_batch or largest_share
@@ -51,14 +51,14 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Examples that tell how good the model is while it is trained."""
+    """Examples to evaluate on during training."""
 
     task: str
     split: str
     examples: Sequence[Example]
     rows: Sequence[TaskRow]
     main_score: str
-    """The score that a person wants to see."""
+    """The score to show."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +69,18 @@ class FinetunePart:
     task: str
     units: Sequence[Unit]
     weight: float
-    """Of a unit's loss in that of the global batch; 0 if this process has none and works only to keep up."""
+    """Weight of a unit's loss in the global batch; 0 if this process has no unit and only keeps in step."""
     pad_id: int
     device: torch.device
     dropout_seed: int
 
     @property
     def rows(self) -> int:
-        """How many units are worked on at once: that is what `micro_batch` counts."""
+        """Number of units, which is what `micro_batch` counts."""
         return len(self.units)
 
     def __call__(self) -> tuple[Tensor, Sums]:
-        """Its share of the loss of the global batch, and the loss of its task as a sum."""
+        """Its share of the global batch's loss, and sums for the loss of its task."""
         rows = [row for unit in self.units for row in unit]
         batch = collate(rows, pad_id=self.pad_id, device=self.device)
         torch.manual_seed(self.dropout_seed)
@@ -92,7 +92,7 @@ class FinetunePart:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneWork:
-    """What this process does in a step."""
+    """The work of this process in a step."""
 
     parts: Sequence[FinetunePart]
     tokens: int
@@ -100,12 +100,12 @@ class FinetuneWork:
 
 @dataclass(kw_only=True)
 class FinetuneProblem:
-    """Fine-tuning, as the loop sees it."""
+    """Fine-tuning, for the training loop."""
 
     model: TaskModel
     module: nn.Module
-    """The model, or its wrapping that sums gradients over processes."""
-    train: TaskTurns
+    """The model, or its wrapper that sums gradients over processes."""
+    train: TaskMixture
     held_out: Sequence[HeldOut]
     seed: int
     share: Share
@@ -113,9 +113,9 @@ class FinetuneProblem:
     tokenizer: Tokenizer
     flops_per_token: float
     max_tokens: int = PREDICTION_TOKENS
-    """Of a batch in evaluation, padding included."""
+    """Tokens of a batch in evaluation, padding included."""
     _complaints: list[str] = field(default_factory=list, init=False)
-    """Signs, in the last evaluation, that nothing is being learned."""
+    """Signs of the last evaluation that nothing is being learned."""
 
     @property
     def headlines(self) -> dict[str, str]:
@@ -125,7 +125,7 @@ class FinetuneProblem:
 
     def begin(self, *, step: int, batch_number: int) -> FinetuneWork:
         """The units of a step, cut into micro-batches."""
-        task, number = self.train.turn(batch_number)
+        task, number = self.train.batch(batch_number)
         units = self.train.tasks[task][number]
         parts = [
             FinetunePart(
@@ -146,11 +146,11 @@ class FinetuneProblem:
         """Nothing changes from step to step."""
 
     def phase(self, step: int) -> str:
-        """There is only one."""
+        """Fine-tuning has only one."""
         return ""
 
     def summarise(self, sums: Sums) -> dict[str, float]:
-        """Sums as metrics; a loss of the only task would say the same as the loss."""
+        """Sums as metrics; with one task, its loss is the loss and is left out."""
         metrics = {name: ratio(pair) for name, pair in sums.items()}
         alone = {f"{task}/loss" for task in self.train.tasks} if len(self.train.tasks) == 1 else set()
         return {name: value for name, value in metrics.items() if name not in alone}
@@ -172,7 +172,7 @@ class FinetuneProblem:
             yield self._scores(prefix, held, outputs)
 
     def samples(self) -> list[dict[str, Any]]:
-        """The first held-out examples, token by token, with what the model says of them."""
+        """The first held-out examples, token by token, with their predictions."""
         return [
             {
                 "task": held.task,
@@ -201,7 +201,7 @@ class FinetuneProblem:
         """Nothing is read ahead."""
 
     def _named_sets(self) -> Iterator[tuple[str, HeldOut]]:
-        """Each held-out set with what its metrics begin with: nothing, if there is only one."""
+        """Each held-out set with the prefix of its metrics: empty if there is only one set."""
         splits = Counter(held.task for held in self.held_out)
         for held in self.held_out:
             name = held.task if splits[held.task] == 1 else f"{held.task}/{held.split}"
@@ -236,7 +236,7 @@ class FinetuneProblem:
 
 
 def mean(values: Tensor) -> Tensor:
-    """The pair (numerator, denominator) whose ratio is the mean of some values, and that can be added up."""
+    """The mean of some values as a pair (numerator, denominator), which can be summed over batches."""
     total = values.detach().double().sum()
     return torch.stack([total, torch.full_like(total, values.numel())])
 
@@ -248,7 +248,7 @@ def ratio(pair: Tensor) -> float:
 
 
 def flops_per_token(model: TaskModel, rows: Sequence[TaskRow]) -> float:
-    """What torch counts for a forward and a backward pass of the encoder, at the rows' mean length."""
+    """FLOPs of a forward and a backward pass of the encoder at the rows' mean length, counted by torch."""
     wanted: set[Positions] = {model.positions(task) for task in model.families}
     length = max(1, round(sum(len(row.input_ids) for row in rows) / len(rows)))
     with torch.device("meta"), FlopCounterMode(display=False) as counter:

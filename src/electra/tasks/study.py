@@ -15,31 +15,32 @@ How a seed is trained is not known here: that is told by a function, from the co
 
 import dataclasses
 import hashlib
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
 from electra.show import listed
 from electra.tasks import results
-from electra.tasks.batches import TaskTurns, TrainBatches
+from electra.tasks.batches import TaskMixture, TrainBatches
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
-from electra.tasks.families.answering import QuestionAnswering
-from electra.tasks.families.classification import Classification, MultiLabel
-from electra.tasks.families.family import Family, Prediction, Score, TaskRow
-from electra.tasks.families.similarity import Similarity
-from electra.tasks.folders import FineTuned, Start, load_model, save_model
+from electra.tasks.families.family import Score, TaskRow
 from electra.tasks.inference import outputs_of
-from electra.tasks.model import TaskModel
+from electra.tasks.model import FineTuned, Start, TaskModel, load_model, save_model
 from electra.tasks.predictions import INPUT, MAIN_SCORE, input_columns
-from electra.tasks.results import SCORES, Judgements, Outcome, Rows, judge, read_outcome, write_outcome
+from electra.tasks.seed_results import (
+    SCORES,
+    Judgements,
+    Rows,
+    SeedResult,
+    judge,
+    read_seed_result,
+    write_seed_result,
+)
 from electra.tasks.step import HeldOut
 from electra.tasks.task import TRAIN, Task, class_of, limit
 from electra.text.tokenizer import Tokenizer
@@ -49,7 +50,7 @@ _LIMIT_SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class TokenizedTasks:
     """All that a model is trained and scored with."""
 
     tasks: Sequence[Task]
@@ -65,9 +66,9 @@ class Material:
         return [row for by_split in self.rows.values() for row in by_split[TRAIN]]
 
 
-def make_material(
+def tokenize_tasks(
     tasks: Sequence[Task], tokenizer: Tokenizer, encoder: EncoderConfig, *, max_length: int | None
-) -> Material:
+) -> TokenizedTasks:
     """Rows of `train` and of all that is scored."""
     lengths = {task.name: row_length(task, encoder, max_length=max_length) for task in tasks}
     rows = {
@@ -81,7 +82,7 @@ def make_material(
         name: sum(len(row.input_ids) == lengths[name] for row in by_split[TRAIN])
         for name, by_split in rows.items()
     }
-    return Material(tasks=tasks, rows=rows, max_lengths=lengths, num_cut=num_cut)
+    return TokenizedTasks(tasks=tasks, rows=rows, max_lengths=lengths, num_cut=num_cut)
 
 
 def row_length(task: Task, encoder: EncoderConfig, *, max_length: int | None) -> int:
@@ -137,11 +138,11 @@ def content_hash(tasks: Sequence[Task]) -> str:
 _NUM_LABELS = 12
 
 
-def describe_tasks(material: Material) -> Iterator[tuple[str, str]]:
+def describe_tasks(tokenized: TokenizedTasks) -> Iterator[tuple[str, str]]:
     """Lines of a name and what there is to say."""
-    for task in material.tasks:
+    for task in tokenized.tasks:
         yield from describe_task(task)
-        cut, length = material.num_cut[task.name], material.max_lengths[task.name]
+        cut, length = tokenized.num_cut[task.name], tokenized.max_lengths[task.name]
         if cut:
             yield "note", f"{cut:,} training rows fill all {length} tokens: longer texts are cut or divided"
 
@@ -162,25 +163,9 @@ def describe_task(task: Task) -> Iterator[tuple[str, str]]:
 
 def label_counts(task: Task, examples: Sequence[Any]) -> str:
     """Every class with its number of examples; empty if there are no classes."""
-    family = task.family
-    if not isinstance(family, Classification | MultiLabel):
-        return ""
-    counts = Counter[int]()
-    for example in examples:
-        label = example.label
-        counts.update(label if isinstance(label, tuple) else [] if label is None else [label])
-    shown = [
-        f"{name} {counts[number]:,} ({counts[number] / max(1, len(examples)):.0%})"
-        for number, name in enumerate(family.labels())
-    ]
+    counts = task.family.label_counts(examples)
+    shown = [f"{name} {count:,} ({count / max(1, len(examples)):.0%})" for name, count in counts.items()]
     return listed(shown, most=_NUM_LABELS)
-
-
-def ensemble_obstacle(family: Family[Any]) -> str | None:
-    """Why the models of a kind of task cannot be put together, or None if they can."""
-    if isinstance(family, Similarity) and family.loss == "contrastive":
-        return "ranks among all texts have no mean"
-    return None
 
 
 def ensemble_judgements(
@@ -189,48 +174,7 @@ def ensemble_judgements(
     """The scores of several models as one."""
     outputs = [outputs_of(model, task.name, rows, pad_id=pad_id) for model in models]
     examples = task.examples(split)
-    return task.family.scores(examples, averaged(task.family, examples, rows, outputs))
-
-
-def averaged(
-    family: Family[Any],
-    examples: Sequence[Any],
-    rows: Sequence[TaskRow],
-    outputs_by_model: Sequence[Sequence[Any]],
-) -> list[Prediction]:
-    """The predictions of all models together."""
-    if isinstance(family, QuestionAnswering | Similarity):
-        by_model = [family.predictions(examples, rows, outputs) for outputs in outputs_by_model]
-        combine = _answers if isinstance(family, QuestionAnswering) else _similarities
-        return [combine(family, said) for said in zip(*by_model, strict=True)]
-    # All others give arrays of probabilities or a value for each row.
-    means = [np.mean(outputs, axis=0) for outputs in zip(*outputs_by_model, strict=True)]
-    return family.predictions(examples, rows, means)
-
-
-def _similarities(family: Family[Any], said: Sequence[Prediction]) -> Prediction:
-    return {"similarity": float(np.mean([prediction["similarity"] for prediction in said]))}
-
-
-def _answers(family: Family[Any], said: Sequence[Prediction]) -> Prediction:
-    """The answer that is most probable over all models; one that a model does not name has none from it."""
-    assert isinstance(family, QuestionAnswering)
-    probabilities: defaultdict[str, float] = defaultdict(float)
-    for prediction in said:
-        for candidate in prediction["n_best"]:
-            probabilities[candidate["text"]] += candidate["probability"] / len(said)
-    ranked = sorted(probabilities.items(), key=lambda pair: -pair[1])[: family.limits.n_best_size]
-    text = ranked[0][0] if ranked else ""
-    named = next((prediction for prediction in said if prediction["text"] == text), said[0])
-    odds = [prediction["null_odds"] for prediction in said if "null_odds" in prediction]
-    null_odds = float(np.mean(odds)) if odds else None
-    return {
-        **{key: named[key] if named["text"] == text else None for key in ("start", "end")},
-        "answer": "" if null_odds is not None and null_odds > family.null_threshold else text,
-        "text": text,
-        **({} if null_odds is None else {"null_odds": null_odds}),
-        "n_best": [{"text": answer, "probability": probability} for answer, probability in ranked],
-    }
+    return task.family.scores(examples, task.family.averaged(examples, rows, outputs))
 
 
 _SHOWN = ("learning_rate", "layer_decay", "warmup_fraction", "batch_size", "weight_decay", "schedule")
@@ -243,7 +187,7 @@ class Study:
     out: Path
     source: TaskSource
     start: Start
-    material: Material
+    tokenized: TokenizedTasks
     dataset_sha256: str
     seeds: Sequence[int]
     config: Mapping[str, Any]
@@ -256,7 +200,7 @@ class Study:
     @property
     def tasks(self) -> Sequence[Task]:
         """In the order in which they were named."""
-        return self.material.tasks
+        return self.tokenized.tasks
 
     def folder(self, seed: int) -> Path:
         """Where a seed keeps what it has."""
@@ -279,14 +223,14 @@ class Study:
         """The model of a seed before it is trained."""
         return self.start.model({task.name: task.family for task in self.tasks}, seed=seed)
 
-    def turns(self, seed: int) -> TaskTurns:
+    def train_batches(self, seed: int) -> TaskMixture:
         """The batches of a seed."""
         size = self.config["train"]["batch_size"]
         batches = {
             name: TrainBatches(rows[TRAIN], task=name, seed=seed, batch_size=size)
-            for name, rows in self.material.rows.items()
+            for name, rows in self.tokenized.rows.items()
         }
-        return TaskTurns(batches, seed=seed)
+        return TaskMixture(batches, seed=seed)
 
     def held_out(self) -> list[HeldOut]:
         """What tells how it goes while a model is trained: the first split of each task."""
@@ -295,7 +239,7 @@ class Study:
                 task=task.name,
                 split=split,
                 examples=task.examples(split),
-                rows=self.material.rows[task.name][split],
+                rows=self.tokenized.rows[task.name][split],
                 main_score=task.main_score,
             )
             for task in self.tasks
@@ -304,7 +248,7 @@ class Study:
 
     def judge(self, model: TaskModel) -> Judgements:
         """What a model says of every split that is scored, of every task."""
-        pad_id, rows = self.start.tokenizer.pad_id, self.material.rows
+        pad_id, rows = self.start.tokenizer.pad_id, self.tokenized.rows
         with self.precisely():
             return {
                 task.name: {
@@ -318,28 +262,28 @@ class Study:
         """Whether a seed has given all that it gives."""
         return (self.folder(seed) / SCORES).is_file()
 
-    def finish(self, seed: int, model: TaskModel, outcome: Outcome) -> None:
+    def finish(self, seed: int, model: TaskModel, result: SeedResult) -> None:
         """Write what a seed gave."""
         for task in self.tasks:
-            save_model(self._tuned(model, task, outcome), self._model_folder(seed, task))
-        write_outcome(self.folder(seed), outcome, self.tasks)
+            save_model(self._tuned(model, task, result), self._model_folder(seed, task))
+        write_seed_result(self.folder(seed), result, self.tasks)
 
-    def read(self, seed: int) -> Outcome:
+    def read(self, seed: int) -> SeedResult:
         """What a finished seed gave."""
-        return read_outcome(self.folder(seed))
+        return read_seed_result(self.folder(seed))
 
-    def conclude(self, outcomes: Sequence[Outcome], notes: Sequence[str]) -> list[dict[str, Any]]:
+    def conclude(self, by_seed: Sequence[SeedResult], notes: Sequence[str]) -> list[dict[str, Any]]:
         """Write scores, predictions and the model that stands for all seeds; scores.json of each task."""
-        chosen = results.median_outcome(self.tasks, outcomes)
+        chosen = results.median_result(self.tasks, by_seed)
         contents = []
         for task in self.tasks:
             is_together = self.config["ensemble"] == "on"
             content = results.scores_content(
                 task,
-                outcomes,
+                by_seed,
                 chosen=chosen,
                 model=self.start.description(),
-                train=self._train_facts(task, outcomes),
+                train=self._train_facts(task, by_seed),
                 together=self._together(task) if is_together else {},
                 notes=notes,
                 baseline=results.read_baseline(self.config["baseline"], task, alone=len(self.tasks) == 1),
@@ -354,19 +298,19 @@ class Study:
     def _model_folder(self, seed: int, task: Task) -> Path:
         return self.folder(seed) / "model" / task.name
 
-    def _tuned(self, model: TaskModel, task: Task, outcome: Outcome) -> FineTuned:
+    def _tuned(self, model: TaskModel, task: Task, result: SeedResult) -> FineTuned:
         """The model for one of its tasks, and facts for whoever finds it."""
         named = catalogue.task_names(self.source)[self.tasks.index(task)]
         return FineTuned(
             model=model,
             task=task.name,
             tokenizer=self.start.tokenizer,
-            max_length=self.material.max_lengths[task.name],
+            max_length=self.tokenized.max_lengths[task.name],
             facts={
                 MAIN_SCORE: task.main_score,
-                "score": results.main_value(task, outcome),
+                "score": results.main_value(task, result),
                 "split": task.scored_splits[0],
-                "seed": outcome.seed,
+                "seed": result.seed,
                 "start": self.start.path,
                 INPUT: input_columns(task, catalogue.own_columns(named, self.source)),
             },
@@ -377,19 +321,19 @@ class Study:
         models = [
             load_model(self._model_folder(seed, task)).model.to(self.choices["device"]) for seed in self.seeds
         ]
-        pad_id, rows = self.start.tokenizer.pad_id, self.material.rows[task.name]
+        pad_id, rows = self.start.tokenizer.pad_id, self.tokenized.rows[task.name]
         with self.precisely():
             return {
                 split: ensemble_judgements(models, task, split, rows[split], pad_id=pad_id)
                 for split in task.scored_splits
             }
 
-    def _train_facts(self, task: Task, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    def _train_facts(self, task: Task, by_seed: Sequence[SeedResult]) -> dict[str, Any]:
         return {
             "examples": len(task.examples(TRAIN)),
-            **{key: outcomes[0].train[key] for key in ("epochs", "steps")},
-            "seconds": sum(outcome.train["seconds"] for outcome in outcomes),
+            **{key: by_seed[0].train[key] for key in ("epochs", "steps")},
+            "seconds": sum(result.train["seconds"] for result in by_seed),
             **{key: self.config["train"][key] for key in _SHOWN},
-            "max_length": self.material.max_lengths[task.name],
+            "max_length": self.tokenized.max_lengths[task.name],
             **self.choices,
         }

@@ -1,18 +1,12 @@
-"""Named tensors -> a copy in memory -> one safetensors file -> the same tensors, bit for bit.
-
-A tensor that has several names, such as embeddings that two networks share, is stored once.
-
-The content of a checkpoint <-> one folder of safetensors and JSON, sealed by a manifest.
-
-What is read is checked against the manifest first, every byte of it; nothing is ever unpickled.
-
-Tensors and facts of a step -> RUN/checkpoints/step-N/, written in the background -> the newest whole one.
+"""Tensors and facts of a step -> RUN/checkpoints/step-N/, written in the background -> the newest whole one.
 
     step-00001000/                 model.safetensors, optimizer.safetensors, state.json, manifest.json
     step-00001000.tmp-PID/         being written or removed, or left so by a process that was killed
     step-00001000.replaced/        for a moment, where a step is saved again: one of the two is always there
 
 A folder gets its name only when it is whole and on the disk, and older ones are removed only after that.
+Every byte that is read back is checked against the manifest. A tensor that has several names, such as
+embeddings that two networks share, is stored once.
 
 The last checkpoint is that of the highest step. Which one is best is said by `best_step` in the last one's
 state.json, not in a file of its own that could tell another story; it is kept for as long as it is the best.
@@ -20,7 +14,6 @@ state.json, not in a file of its own that could tell another story; it is kept f
 
 import concurrent.futures
 import errno
-import json
 import os
 import re
 import shutil
@@ -31,16 +24,13 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from electra import files
 from electra.errors import InputError
 from electra.show import megabytes
-
-TENSOR_SUFFIX = ".safetensors"
-_SHARED = "shared"
+from electra.tensors import SUFFIX, read_tensors, write_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,24 +62,6 @@ def snapshot(tensors: Mapping[str, Tensor]) -> Snapshot:
         else:
             shared[name] = first
     return Snapshot(tensors=copies, shared=shared)
-
-
-def write_tensors(path: Path, content: Snapshot) -> None:
-    """Write a file and force it to the disk."""
-    # One entry: safetensors writes several in an order that differs from run to run.
-    save_file(content.tensors, path, metadata={_SHARED: json.dumps(content.shared)})
-    files.fsync(path)
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors by all their names; nothing in the file is ever executed."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            shared = json.loads((file.metadata() or {}).get(_SHARED, "{}"))
-        tensors = load_file(path)
-        return {**tensors, **{name: tensors[first] for name, first in shared.items()}}
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise InputError(f"{path} is not a safetensors file of ours: {error}") from error
 
 
 KIND = "checkpoint"
@@ -129,7 +101,7 @@ def fill_folder(folder: Path, content: Content) -> None:
     """Every file of a checkpoint, each on the disk before the manifest is."""
     folder.mkdir()
     for name, tensors in content.tensors.items():
-        write_tensors(folder / (name + TENSOR_SUFFIX), tensors)
+        write_tensors(folder / (name + SUFFIX), tensors.tensors, shared=tensors.shared)
     files.write_file(folder / _STATE, lambda file: file.write(content.state))
     files.write_manifest(folder, {"kind": KIND, "format_version": FORMAT_VERSION, "step": content.step})
 
@@ -152,12 +124,15 @@ def read_checkpoint(step: int, path: Path) -> Checkpoint:
         raise InputError(
             f"{path} has format {manifest.get('format_version')}, this program reads {FORMAT_VERSION}"
         )
-    if damaged := list(files.damaged_files(path, manifest)):
+    # Weights are hashed while they are read.
+    hashed = {name: facts["sha256"] for name, facts in manifest["files"].items() if name.endswith(SUFFIX)}
+    if damaged := list(files.damaged_files(path, manifest, unhashed=hashed)):
         raise InputError("; ".join(damaged))
     if manifest.get("step") != step:
         raise InputError(f"{path} holds step {manifest.get('step')}: the folder was renamed")
-    names = [name for name in manifest["files"] if name.endswith(TENSOR_SUFFIX)]
-    tensors = {name.removesuffix(TENSOR_SUFFIX): read_tensors(path / name) for name in names}
+    tensors = {
+        name.removesuffix(SUFFIX): read_tensors(path / name, sha256=sha256) for name, sha256 in hashed.items()
+    }
     facts = files.read_json(path / _STATE)
     if not isinstance(facts, dict):
         raise InputError(f"{path / _STATE} holds no JSON object")

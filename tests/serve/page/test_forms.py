@@ -87,6 +87,19 @@ def test_answer(visit):
     expect(page.locator("#answer-result mark")).to_have_count(0)
 
 
+def test_choose(visit, server):
+    page = visit("choose", abilities=["embed", "choose"])
+    page.locator("#choose-question").fill("Who ate it?")
+    page.get_by_label("Two or more choices").fill("the chef\n\n")
+    page.get_by_role("button", name="Choose").click()
+    expect(page.get_by_text("Write at least two choices.")).to_be_visible()
+    page.get_by_label("Two or more choices").fill("the moon\n the chef ")
+    page.get_by_role("button", name="Choose").click()
+    expect(page.locator("#choose-result .headline")).to_have_text("the chef")
+    expect(page.locator("#choose-result tr")).to_have_text(["the moon25.0 %", "the chef75.0 %"])
+    assert server.asked == [("choose", {"questions": ["Who ate it?"], "choices": [["the moon", "the chef"]]})]
+
+
 def test_embed(visit):
     page = visit("embed")
     page.get_by_label("Two or more texts").fill("cat\n\n")

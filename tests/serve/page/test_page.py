@@ -7,7 +7,7 @@ from electra.serve.limits import Limits
 from running import serving
 
 ALL = {
-    "abilities": ["embed", "detect", "fill", "corrupt", "classify", "tag", "answer"],
+    "abilities": ["embed", "detect", "fill", "corrupt", "classify", "tag", "answer", "choose"],
     "labels": ["O", "B-PER", "I-PER"],
     "classified": {"label": "B-PER", "probabilities": {"O": 0.25, "B-PER": 0.75}},
 }
@@ -47,7 +47,7 @@ def test_address_names_the_tab(visit):
 
 def test_fields_have_labels(visit):
     page = visit(**ALL)
-    expect(page.get_by_role("tab")).to_have_count(7)
+    expect(page.get_by_role("tab")).to_have_count(8)
     unnamed = page.locator("textarea, input").evaluate_all(
         "fields => fields.filter(field => !field.labels.length).map(field => field.id)"
     )
@@ -64,12 +64,15 @@ def fill_every_tab(page, server):
         "classify": "text",
         "tag": "text",
         "answer": "context",
+        "choose": "question",
     }
     for tab, field in fields.items():
         page.goto(f"{server.address}#{tab}")
         page.locator(f"#{tab}-{field}").fill(f"{long} cooked [MASK]")
         if tab == "answer":
             page.locator("#answer-question").fill("why")
+        if tab == "choose":
+            page.locator("#choose-choices").fill(f"{long}\n{long}")
         if tab != "detect":
             page.locator(f"#{tab} button[type=submit]").click()
         if tab == "game":

@@ -14,7 +14,8 @@ from electra.errors import InputError
 from electra.seeds import python_random
 from electra.tasks.data.table import OwnTaskConfig, load_own, load_own_file, read_task_file
 from electra.tasks.families.answering import QuestionAnswering
-from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
+from electra.tasks.families.choice import MultipleChoice
+from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
 from electra.tasks.inference import predict

@@ -77,7 +77,7 @@ def test_the_data_of_a_task_file_is_beside_it_by_default_and_may_be_anywhere(tmp
     ("content", "message"),
     [
         ("labels: x\n", r"my\.yaml: unknown key 'labels'; did you mean 'label'\?"),
-        ("kind: ranking\n", r"my\.yaml: kind: .*'classification'"),
+        ("kind: ranking\n", r"my\.yaml: kind is 'ranking', expected one of classification"),
         ("dev_share: 2\n", r"dev_share is 2\.0"),
         ("text: [a\n", r"my\.yaml"),
     ],

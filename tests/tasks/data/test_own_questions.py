@@ -1,8 +1,9 @@
 import pytest
 
 from electra.errors import InputError
-from electra.tasks.data.columns import AnswerReader, Cells, ChoiceReader, OwnTaskConfig
-from electra.tasks.families.answering import Answer
+from electra.tasks.data.columns import Cells, OwnTaskConfig
+from electra.tasks.families.answering import Answer, AnswerReader
+from electra.tasks.families.choice import ChoiceReader
 
 CONTEXT = "Denver won. Later Denver lost."
 ANSWERING = AnswerReader(OwnTaskConfig(kind="answering"))

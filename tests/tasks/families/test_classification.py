@@ -14,6 +14,7 @@ from electra.tasks.families.classification import Classification, MultiLabel, Re
 from electra.tasks.families.family import TaskRow, TextExample
 from electra.tasks.inference import predict
 from electra.tasks.model import TaskModel
+from original_heads import TASK_HEADS
 
 pytestmark = pytest.mark.numeric
 
@@ -58,7 +59,7 @@ def dump(shared: Path):
 
 
 def load(head, dump, scope):
-    table = list(names.tensors(names.TASK_HEADS[type(head).__name__]))
+    table = list(names.tensors(TASK_HEADS[type(head).__name__]))
     variables = {row.tensorflow: dump[scope + row.tensorflow].numpy() for row in table}
     head.load_state_dict(names.from_tensorflow(variables, table))
     return head.eval()

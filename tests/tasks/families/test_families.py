@@ -5,7 +5,8 @@ import pytest
 
 from electra.errors import InputError
 from electra.tasks.families.answering import QuestionAnswering
-from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
+from electra.tasks.families.choice import MultipleChoice
+from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.table import FAMILIES, build_family, describe_family
 from electra.tasks.families.tagging import Tagging

@@ -6,8 +6,7 @@ import torch
 
 from electra.errors import InputError
 from electra.tasks.batches import collate
-from electra.tasks.families.choice import MultipleChoice
-from electra.tasks.families.family import ChoiceExample
+from electra.tasks.families.choice import ChoiceExample, MultipleChoice
 from electra.tasks.inference import predict
 from electra.tasks.model import TaskModel
 

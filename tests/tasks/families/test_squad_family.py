@@ -147,9 +147,9 @@ def test_the_kind_of_head_and_settings():
     plain = family.head(config)
     assert isinstance(plain.span, SpanHead)
     assert plain.unanswerable is None
-    again = QuestionAnswering(**family.settings)
-    assert again.settings == family.settings
-    assert again.settings["doc_stride"] == 64
+    again = QuestionAnswering(**family.settings())
+    assert again.settings() == family.settings()
+    assert again.settings()["doc_stride"] == 64
     assert family.labels() == ()
 
 

@@ -14,6 +14,7 @@ from electra.tasks.data.squad import Answer, AnswerExample, QuestionAnswering, l
 from electra.tasks.families.answering import answer_tokens, characters
 from electra.tasks.families.family import TaskRow
 from electra.text.tokenizer import Tokenizer, load
+from original_heads import TASK_HEADS
 
 pytestmark = pytest.mark.numeric
 
@@ -72,7 +73,7 @@ class Case:
             self.load(part, dump)
 
     def load(self, part, dump):
-        table = list(names.tensors(names.TASK_HEADS[type(part).__name__]))
+        table = list(names.tensors(TASK_HEADS[type(part).__name__]))
         prefix = f"{self.scope}/w/task_specific/{self.data}/"
         part.load_state_dict(
             names.from_tensorflow({row.tensorflow: dump[prefix + row.tensorflow] for row in table}, table)

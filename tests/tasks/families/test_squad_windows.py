@@ -2,12 +2,10 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from electra.errors import InputError
 from electra.tasks.data.squad import Answer, AnswerExample
-from electra.tasks.families.answering import WindowSizes, answer_tokens, characters, cuts, window_rows
+from electra.tasks.families.answering import WindowSizes, answer_tokens, characters, window_rows
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import TokenizerConfig
 
@@ -23,31 +21,6 @@ def tokenizer():
 def example(question="Who built the second one?", answer=None, context=CONTEXT, **facts):
     answers = () if answer is None else (Answer(answer, context.index(answer)),)
     return AnswerExample(id="q", where="file", question=question, context=context, answers=answers, **facts)
-
-
-@settings(deadline=None)
-@given(st.integers(0, 200), st.integers(1, 60), st.integers(1, 80))
-def test_windows_cover_the_text_and_each_token_is_best_seen_once(num_tokens, room, stride):
-    windows = cuts(num_tokens, room=room, stride=stride)
-    assert windows[0].start == 0
-    assert windows[-1].stop == num_tokens
-    num_best = np.zeros(num_tokens, int)
-    for window, following in zip(windows, [*windows[1:], None], strict=True):
-        assert window.stop - window.start <= room
-        num_best[window.start : window.stop] += window.is_best_T
-        if following:
-            assert following.start - window.start <= stride
-            assert window.stop - following.start >= room // 4
-    assert (num_best == 1).all()
-    for position in range(num_tokens):
-        # Most context on the poorer side; of equal ones the longer window, then the first.
-        ranks = [
-            (min(position - w.start, w.stop - 1 - position) + 0.01 * (w.stop - w.start), -number)
-            for number, w in enumerate(windows)
-            if w.start <= position < w.stop
-        ]
-        best = windows[-max(ranks)[1]]
-        assert best.is_best_T[position - best.start]
 
 
 def test_rows_hold_the_question_and_a_part_of_the_text(tokenizer):

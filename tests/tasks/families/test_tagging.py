@@ -3,16 +3,15 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from electra.model import names
 from electra.model.heads import TaggingHead
 from electra.model.sizes import EncoderConfig
 from electra.tasks.batches import collate
 from electra.tasks.families.family import TaskBatch, TaskRow
-from electra.tasks.families.tagging import UNLEARNED, JudgedWords, Tagging, TaggingExample, windows
+from electra.tasks.families.tagging import UNLEARNED, JudgedWords, Tagging, TaggingExample
 from electra.text import tokenizer as tokenizers
+from original_heads import TASK_HEADS
 
 pytestmark = pytest.mark.numeric
 
@@ -68,25 +67,6 @@ def test_a_word_that_gives_no_token_is_unknown(tokenizer):
 def test_a_tag_that_is_not_known_is_not_learned(tokenizer):
     (row,) = POS.rows([example("the film", "ADJ VERB")], tokenizer, max_length=64)
     assert row.targets["tags"].tolist() == [0, UNLEARNED]
-
-
-@given(lengths=st.lists(st.integers(1, 10), min_size=1, max_size=60), room=st.integers(10, 30))
-def test_windows_fit_and_judge_every_word_once(lengths, room):
-    found = windows(lengths, room=room)
-    judged = [word for window in found for word in range(window.judged, window.judged_end)]
-    assert judged == list(range(len(lengths)))
-    for window in found:
-        assert window.first <= window.judged < window.judged_end <= window.end
-        assert sum(lengths[window.first : window.end]) <= room
-    if sum(lengths) <= room:
-        assert len(found) == 1
-
-
-def test_words_near_a_cut_see_both_neighbours():
-    first, second, *_ = windows([1] * 100, room=40)
-    # A quarter of the row is shared, half of that judged on each side.
-    assert first == (0, 0, 35, 40)
-    assert second == (30, 35, 65, 70)
 
 
 def test_a_long_sentence_loses_no_word(tokenizer):
@@ -237,7 +217,7 @@ def test_losses_and_predictions_as_the_authors(oracle):
     ]
     head = TaggingHead(EncoderConfig.preset("tiny", hidden_size=16), 9)
     kernel, bias = (dump[f"chunk/w/task_specific/chunk/dense/{name}"] for name in ("kernel", "bias"))
-    table = list(names.tensors(names.TASK_HEADS["TaggingHead"]))
+    table = list(names.tensors(TASK_HEADS["TaggingHead"]))
     head.load_state_dict(names.from_tensorflow({"dense/kernel": kernel, "dense/bias": bias}, table))
     family = Tagging(tuple(map(str, range(9))), "tokens")
     hidden = torch.from_numpy(dump["chunk/hidden"])

@@ -1,7 +1,8 @@
 import pytest
 
 from electra.errors import InputError
-from electra.tasks.families.family import ChoiceExample, TextExample, known_labels
+from electra.tasks.families.choice import ChoiceExample
+from electra.tasks.families.family import TextExample, known_labels
 
 
 def test_labels_of_examples_that_are_scored():

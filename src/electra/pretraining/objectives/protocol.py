@@ -49,6 +49,7 @@ from torch import Tensor, nn
 
 from electra.errors import InputError
 from electra.model.encoder import Encoder
+from electra.model.names import Role
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, StepRandom, TokenFacts
@@ -147,6 +148,16 @@ class Objective(nn.Module, ABC):
     def plain_state(self) -> dict[str, Tensor]:
         """The weights under the names of `model.names`, with tables in place of sums of tables."""
         return plain_tables(self)
+
+    def sizes(self) -> dict[Role, EncoderConfig | None]:
+        """The sizes of the networks that were trained; None for one that is not a single encoder."""
+        roles: tuple[Role, ...] = ("discriminator", "generator")
+        networks = {role: getattr(self, role, None) for role in roles}
+        return {
+            role: network.config if isinstance(network, Encoder) else None
+            for role, network in networks.items()
+            if network is not None and list(network.parameters())
+        }
 
     def parameters_by_owner(self) -> dict[Owner, list[tuple[str, nn.Parameter]]]:
         """Parameters by the network that they belong to, for an optimizer each; a shared one is in one list.

@@ -2,6 +2,7 @@
 
 import * as answer from "./answer.js";
 import { describeModel } from "./api.js";
+import * as choose from "./choose.js";
 import * as classify from "./classify.js";
 import * as detect from "./detect.js";
 import * as embed from "./embed.js";
@@ -19,6 +20,7 @@ const PANELS = {
   classify: ["classify", classify],
   tag: ["tag", tag],
   answer: ["answer", answer],
+  choose: ["choose", choose],
   embed: ["embed", embed],
 };
 

@@ -14,7 +14,7 @@ from electra.tasks.data.squad import ANSWERABILITY, load_squad
 from electra.tasks.data.table import load_own, load_own_file
 from electra.tasks.families.answering import NULL_THRESHOLD, QuestionAnswering, SpanKind
 from electra.tasks.families.tagging import TagKind
-from electra.tasks.folders import FineTuned
+from electra.tasks.model import FineTuned
 from electra.tasks.task import TRAIN, Task
 
 GLUE, AX, MNLI, OWN = "glue", "ax", "mnli", "csv"
@@ -217,8 +217,7 @@ def load_for(tuned: FineTuned, name: str, source: TaskSource) -> Task:
     if name == AX and tuned.task != MNLI:
         raise InputError(f"{AX} needs a model of {MNLI}, not of {tuned.task}")
     ours, theirs = tuned.family, task.family
-    labels_agree = ours.labels() == theirs.labels() or ours.name == "tagging"
-    if ours.name != theirs.name or not labels_agree:
+    if not ours.can_judge(theirs):
         raise InputError(
             f"the model was trained for {_kind(ours.name, ours.labels())}, but {name} is "
             f"{_kind(theirs.name, theirs.labels())}: give a model that was fine-tuned for it"

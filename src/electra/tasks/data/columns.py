@@ -1,46 +1,34 @@
-"""A task file, or keys of the command line -> what the columns of somebody's own data mean.
+"""A task file, or keys of the command line -> what the columns of a table mean, and its cells, checked.
 
-A row of a table -> texts, numbers, names and lists, each checked where it stands.
-
-Rows of somebody's own table -> texts, pairs and sentences with their labels.
+Each family has a `Reader` of its own, which makes examples of rows:
 
 reader.names(cells)                         # the classes of a row, as they are written
 reader.example(cells, id, classes=classes)  # with their numbers; without `classes` nothing is known of it
-
-Rows of somebody's own table -> questions: with a text that holds the answer, or with choices.
 """
 
 import dataclasses
 import math
-import string
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from electra import config, show
 from electra.errors import InputError
 from electra.show import did_you_mean
-from electra.tasks.families.answering import Answer, AnswerExample
-from electra.tasks.families.family import ChoiceExample, Example, TextExample
-from electra.tasks.families.similarity import Pooling
-from electra.tasks.families.tagging import TaggingExample
-from electra.tasks.task import content_key
+from electra.tasks.families.family import Example, Pooling
 from electra.text.tables import Dialect, Quoting, Row
-
-Kind = Literal[
-    "classification", "multi_label", "regression", "similarity", "tagging", "answering", "multiple_choice"
-]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTaskConfig:
     """What the columns of a table (CSV, TSV, JSON lines, parquet) contain, and what to learn from them."""
 
-    kind: Kind = "classification"
-    """What is learned: one class of a text or pair, any number of classes, a number, vectors of texts that
-    tell how similar they are, a tag for each word, the place of an answer in a text, or the right choice."""
+    kind: str = "classification"
+    """What is learned: classification (one class of a text or pair), multi_label (any number of classes),
+    regression (a number), similarity (vectors that tell how similar texts are), tagging (a tag for each
+    word), answering (the place of an answer in a text) or multiple_choice (the right one of several)."""
     text: str = "text"
     """Column of the text, or of the first text of a pair."""
     text_pair: str | None = None
@@ -129,7 +117,11 @@ def read_task_file(path: Path) -> tuple[OwnTaskConfig, Path]:
     """The keys in a YAML file, and the data that its key `data` names, relative to the file."""
     if not path.is_file():
         raise InputError(f"{path}: no such task file")
+    # Families have readers of columns, so this module cannot import them when it is loaded.
+    from electra.tasks.families.table import family_of_kind
+
     content = config.parse(_TaskFile, ["--config", str(path)], prog="electra finetune")
+    family_of_kind(content.kind, where=f"{path}: ")
     keys = [field.name for field in dataclasses.fields(OwnTaskConfig)]
     return OwnTaskConfig(**{key: getattr(content, key) for key in keys}), path.parent / content.data
 
@@ -253,10 +245,16 @@ def _is_number(name: str) -> bool:
 
 
 Classes = Mapping[str, int]
+"""Number of each class, by its name."""
+
+ClassCount = Literal["none", "one", "several"]
+"""How many named classes an example has."""
 
 
 class Reader(ABC):
-    """What the columns mean for one kind of task."""
+    """What the columns mean for one kind of task; each family has its own."""
+
+    classes: ClassVar[ClassCount] = "none"
 
     def __init__(self, config: OwnTaskConfig) -> None:
         self.config = config
@@ -270,6 +268,11 @@ class Reader(ABC):
     def label_column(self) -> str:
         """The column of what is to be learned."""
         return self.config.label
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether there is nothing to learn and to score without labels."""
+        return True
 
     def has_label(self, cells: Cells) -> bool:
         """Whether a row says anything of what is to be learned."""
@@ -286,233 +289,3 @@ class Reader(ABC):
     @abstractmethod
     def content(self, example: Any) -> str:
         """What two examples must share to stay on the same side of a split."""
-
-
-class TextReader(Reader):
-    """One text or a pair, and its class."""
-
-    @property
-    def text_columns(self) -> tuple[str, ...]:
-        """The text, and the second one if there is one."""
-        return (self.config.text, *([self.config.text_pair] if self.config.text_pair is not None else []))
-
-    def names(self, cells: Cells) -> tuple[str, ...]:
-        """The class."""
-        return (cells.name(self.label_column),)
-
-    def label(self, cells: Cells, classes: Classes) -> int | float | tuple[int, ...]:
-        """The number of the class."""
-        return self.number(cells, cells.name(self.label_column), classes)
-
-    def number(self, cells: Cells, name: str, classes: Classes) -> int:
-        """The number of a class, or which classes there are."""
-        if name not in classes:
-            raise InputError(
-                f"{cells.where}: {self.label_column!r} is {name!r}, which is not among the labels to learn: "
-                f"{listed(classes)}{did_you_mean(name, classes)}"
-            )
-        return classes[name]
-
-    def example(self, cells: Cells, id: str, *, classes: Classes | None) -> TextExample:
-        """The text or pair."""
-        pair = self.config.text_pair
-        return TextExample(
-            id=id,
-            where=cells.where,
-            text=cells.text(self.config.text),
-            text_pair=None if pair is None else cells.text(pair),
-            label=None if classes is None else self.label(cells, classes),
-        )
-
-    def content(self, example: TextExample) -> str:
-        """The text or pair."""
-        return content_key(example.text, *([example.text_pair] if example.text_pair is not None else []))
-
-
-class MultiLabelReader(TextReader):
-    """A text and any number of classes, none of them too."""
-
-    def names(self, cells: Cells) -> tuple[str, ...]:
-        """The classes, each once."""
-        return tuple(dict.fromkeys(cells.words(self.label_column, separator=self.config.label_separator)))
-
-    def label(self, cells: Cells, classes: Classes) -> tuple[int, ...]:
-        """The numbers of the classes."""
-        return tuple(sorted(self.number(cells, name, classes) for name in self.names(cells)))
-
-
-class ValueReader(TextReader):
-    """A text or pair and a number."""
-
-    def names(self, cells: Cells) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def label(self, cells: Cells, classes: Classes) -> float:
-        """The number."""
-        return cells.number(self.label_column)
-
-
-class SimilarityReader(ValueReader):
-    """Two texts, and how near they are in meaning: not below 0."""
-
-    def label(self, cells: Cells, classes: Classes) -> float:
-        """The similarity."""
-        value, highest = super().label(cells, classes), self.config.max_score
-        if value < 0 or (highest is not None and value > highest):
-            expected = "0 or more" if highest is None else f"0 to {highest:g} (max_score)"
-            raise InputError(f"{cells.where}: {self.label_column!r} is {value:g}, expected {expected}")
-        return value
-
-    def content(self, example: TextExample) -> str:
-        """The pair, whichever text is first."""
-        return content_key(*sorted((example.text, example.text_pair or "")))
-
-
-class TagReader(Reader):
-    """Words, and a tag for each. What the tags mean is found out from all of them together."""
-
-    @property
-    def text_columns(self) -> tuple[str, ...]:
-        """The words."""
-        return (self.config.tokens,)
-
-    @property
-    def label_column(self) -> str:
-        """The tags."""
-        return self.config.tags
-
-    def example(self, cells: Cells, id: str, *, classes: Classes | None) -> TaggingExample:
-        """The sentence."""
-        words = cells.words(self.config.tokens)
-        tags = None if classes is None else cells.words(self.config.tags)
-        if tags is not None and len(tags) != len(words):
-            raise InputError(
-                f"{cells.where}: {len(words)} words in {self.config.tokens!r} but {len(tags)} tags in "
-                f"{self.config.tags!r}, expected one for each word"
-            )
-        return TaggingExample(id=id, where=cells.where, words=words, tags=tags)
-
-    def content(self, example: TaggingExample) -> str:
-        """The sentence."""
-        return content_key(" ".join(example.words))
-
-
-class AnswerReader(Reader):
-    """A question, a text, and the answers that stand in the text."""
-
-    @property
-    def text_columns(self) -> tuple[str, ...]:
-        """Question and text."""
-        return self.config.question, self.config.context
-
-    @property
-    def label_column(self) -> str:
-        """The answers."""
-        return self.config.answers
-
-    def has_label(self, cells: Cells) -> bool:
-        """Whether there is an answer."""
-        return self.label_column in cells.row and bool(self.given_answers(cells))
-
-    def example(self, cells: Cells, id: str, *, classes: Classes | None) -> AnswerExample:
-        """The question with its answers; if they are known and there are none, it has no answer."""
-        context = cells.text(self.config.context)
-        given = [] if classes is None else self.given_answers(cells)
-        return AnswerExample(
-            id=id,
-            where=cells.where,
-            question=cells.text(self.config.question),
-            context=context,
-            answers=tuple(located(cells, context, text, start) for text, start in given),
-            is_impossible=classes is not None and not given,
-        )
-
-    def given_answers(self, cells: Cells) -> list[tuple[str, Any]]:
-        """Text and place, if it is given, of each answer: as plain texts or in either way of SQuAD."""
-        column = self.config.answers
-        answers = [
-            answer if isinstance(answer, dict) else {"text": [answer]} for answer in cells.values(column)
-        ]
-        found: list[tuple[str, Any]] = []
-        for answer in answers:
-            inner = Cells(f"{cells.where}: {column!r}", answer)
-            texts = [inner.text_of("text", text) for text in inner.values("text")]
-            no_places = inner.is_missing("answer_start")
-            starts = [None] * len(texts) if no_places else inner.values("answer_start")
-            if len(texts) != len(starts):
-                raise InputError(
-                    f"{inner.where}: {len(texts)} texts, but 'answer_start' has {len(starts)} places"
-                )
-            found += zip(texts, starts, strict=True)
-        return found
-
-    def content(self, example: AnswerExample) -> str:
-        """The text: all questions about it stay together."""
-        return content_key(example.context)
-
-
-def located(cells: Cells, context: str, text: str, start: Any) -> Answer:
-    """An answer where it is said to begin, or else at the first place where the text has it."""
-    if text.strip() in MISSING:
-        raise InputError(f"{cells.where}: an answer is blank; without any answer, the question has none")
-    if start is None:
-        text = text.strip()
-        if text not in context:
-            raise InputError(
-                f"{cells.where}: the answer {text[:60]!r} is not in its text, expected it word for word"
-            )
-        return Answer(text, context.find(text))
-    if not isinstance(start, int) or start < 0 or not context.startswith(text, start):
-        hint = f"it is at {context.find(text)}" if text in context else "it is nowhere in the text"
-        raise InputError(
-            f"{cells.where}: the answer {text[:60]!r} is not at answer_start {start!r}, {hint}; without "
-            "answer_start the first place counts"
-        )
-    return Answer(text, start)
-
-
-class ChoiceReader(Reader):
-    """A prompt, choices, and which of them is right."""
-
-    @property
-    def text_columns(self) -> tuple[str, ...]:
-        """The prompt and all choices."""
-        return self.config.prompt, *self.config.choice_columns
-
-    def example(self, cells: Cells, id: str, *, classes: Classes | None) -> ChoiceExample:
-        """The prompt with its choices."""
-        columns = self.config.choice_columns
-        choices = tuple(cells.text_of(column, text) for column in columns for text in cells.values(column))
-        if len(choices) < 2:
-            raise InputError(
-                f"{cells.where}: one choice in {self.config.choices!r}, expected a list of two or more, or "
-                "several columns"
-            )
-        label = None if classes is None else self.right_choice(cells, choices)
-        return ChoiceExample(
-            id=id, where=cells.where, prompt=cells.text(self.config.prompt), choices=choices, label=label
-        )
-
-    def right_choice(self, cells: Cells, choices: tuple[str, ...]) -> int:
-        """Position of the choice that is named by number, letter, column or text."""
-        name, columns = cells.name(self.label_column), self.config.choice_columns
-        ways = [
-            [str(number) for number in range(len(choices))],
-            list(string.ascii_uppercase[: len(choices)]),
-            [text.strip() for text in choices],
-            list(columns) if len(columns) == len(choices) else [],
-        ]
-        # Where choices are "2" and "1", a label can be read in two ways: better an error than the wrong one.
-        found = {number for way in ways for number, known in enumerate(way) if known == name}
-        if len(found) != 1:
-            problem = "could mean several choices" if found else "names no choice"
-            raise InputError(
-                f"{cells.where}: {self.label_column!r} is {name!r}, which {problem}; expected a number from "
-                f"0 to {len(choices) - 1}, a letter from A, a column or the text of one of {listed(choices)}"
-            )
-        return found.pop()
-
-    def content(self, example: ChoiceExample) -> str:
-        """The prompt and its choices, in whatever order."""
-        return content_key(example.prompt, *sorted(example.choices))

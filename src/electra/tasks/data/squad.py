@@ -1,28 +1,14 @@
-"""Files of SQuAD (JSON) or MRQA (JSON lines) -> a question-answering task; predictions -> SQuAD's files.
-
-    predictions.json        {id: text}: the best answer, also where there seems to be none
-    nbest_predictions.json  {id: [{"text", "probability", "start_logit", "end_logit"}, ...]}
-
-and only where questions may have no answer
-
-    null_odds.json          {id: number}: the higher, the less likely there is an answer
-    final_predictions.json  {id: text}: "" where the null odds are above the family's threshold
-
-As in the original, the official script gets predictions.json with `--na-prob-file null_odds.json
---na-prob-thresh -2.75` and also searches for the best threshold. The last file is the one to submit.
-"""
+"""Files of SQuAD (JSON) or MRQA (JSON lines) -> a question-answering task."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from electra import files
 from electra.errors import InputError
 from electra.tasks.families.answering import Answer, Answerability, AnswerExample, QuestionAnswering
-from electra.tasks.families.family import Prediction
 from electra.tasks.task import TRAIN, Task
 from electra.text.sources import without_compression
 from electra.text.tables import read_lines, read_whole
@@ -187,22 +173,6 @@ def _checked(value: Any, kind: type, what: str, where: str) -> Any:
         raise InputError(f"{where}: {what} is {str(value)[:60]!r}, expected {_KINDS[kind]}")
     return value
 
-
-def write_squad_files(folder: Path, predictions: Mapping[str, Prediction]) -> list[Path]:
-    """Write the predictions, by the id of the question, and say which files were made."""
-    columns = {"predictions": "text", "nbest_predictions": "n_best"}
-    if all("null_odds" in prediction for prediction in predictions.values()):
-        columns |= {"null_odds": "null_odds", "final_predictions": "answer"}
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, key in columns.items():
-        path = folder / f"{name}.json"
-        files.write_json(path, {id: prediction[key] for id, prediction in predictions.items()})
-        written.append(path)
-    return written
-
-
-__all__ = ["Answer", "AnswerExample", "QuestionAnswering", "load_squad", "write_squad_files"]
 
 ANSWERABILITY: dict[str, Answerability] = {"squad_v1": "off", "squad_v2": "on"}
 MAIN_SCORES = {"squad_v1": "f1", "squad_v2": "best_f1"}

@@ -11,38 +11,25 @@ the training file. If there is no file to score on, a part of the training examp
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from electra import show
 from electra.errors import InputError
 from electra.show import did_you_mean
 from electra.tasks.data.columns import (
-    AnswerReader,
     Cells,
-    ChoiceReader,
     Classes,
-    Kind,
-    MultiLabelReader,
     OwnTaskConfig,
     Reader,
-    SimilarityReader,
-    TagReader,
-    TextReader,
-    ValueReader,
     are_decimal,
     in_order,
     listed,
     read_task_file,
 )
-from electra.tasks.data.conll import understand_tags
-from electra.tasks.families.answering import QuestionAnswering
-from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
-from electra.tasks.families.family import Family
-from electra.tasks.families.similarity import Similarity
-from electra.tasks.families.tagging import Tagging, TaggingExample, convert, marks_chunks
+from electra.tasks.families.family import Family, Splits
+from electra.tasks.families.table import family_of_kind
 from electra.tasks.task import TRAIN, Task, class_of, held_out
 from electra.text.quarantine import strict_reading
 from electra.text.sources import COMPRESSIONS, without_compression
@@ -112,20 +99,8 @@ def _names_in(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
 
 
-READERS: Mapping[Kind, type[Reader]] = {
-    "classification": TextReader,
-    "multi_label": MultiLabelReader,
-    "regression": ValueReader,
-    "similarity": SimilarityReader,
-    "tagging": TagReader,
-    "answering": AnswerReader,
-    "multiple_choice": ChoiceReader,
-}
-
 SECRET = "-1"
 """Stands for a hidden class in datasets of the Hugging Face Hub."""
-
-Splits = dict[str, list[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +118,7 @@ class Table:
 
 def read_rows(config: OwnTaskConfig, path: Path) -> Table:
     """All rows that have text. A row without is an error, or is skipped and counted."""
-    reader = READERS[config.kind](config)
+    reader = family_of_kind(config.kind).reader(config)
     rows, skipped = [], []
     reading = strict_reading(table_source(path))
     for line, row in read_table(reading, dialect=config.dialect):
@@ -164,22 +139,17 @@ def read_rows(config: OwnTaskConfig, path: Path) -> Table:
     return Table(path=path, reader=reader, rows=rows, skipped=skipped, encoding=encoding)
 
 
-def needs_labels(config: OwnTaskConfig) -> bool:
-    """Whether there is nothing to learn and to score without labels."""
-    return config.kind != "similarity" or config.similarity_loss != "contrastive"
-
-
 def has_labels(table: Table, *, known: Classes | None = None) -> bool:
     """Whether any row has a label; then all must have one. `known`: the classes of the training file."""
     labelled = (cells for cells in table.rows if table.reader.has_label(cells))
-    if known and SECRET not in known and table.reader.config.kind == "classification":
+    if known and SECRET not in known and table.reader.classes == "one":
         return any(cells.name(table.reader.label_column) != SECRET for cells in labelled)
     return any(True for _ in labelled)
 
 
 def require_labels(table: Table, *, known: Classes | None = None) -> None:
     """Refuse to train or score on a file without any label."""
-    if needs_labels(table.reader.config) and not has_labels(table, known=known):
+    if table.reader.needs_labels and not has_labels(table, known=known):
         column = table.reader.label_column
         # If the column is missing, this names those that exist.
         table.rows[0].value(column)
@@ -194,7 +164,7 @@ def read_splits(tables: Mapping[str, Table], classes: Classes) -> tuple[Splits, 
         is_labelled = has_labels(table, known=classes)
         if split != TEST:
             require_labels(table, known=classes)
-        elif not is_labelled and needs_labels(table.reader.config):
+        elif not is_labelled and table.reader.needs_labels:
             unlabelled.add(split)
         splits[split] = examples_of(table, classes=classes if is_labelled else None)
     return splits, frozenset(unlabelled)
@@ -244,17 +214,6 @@ def label_notes(counts: Mapping[str, int]) -> list[str]:
     return notes
 
 
-def value_notes(values: Sequence[float]) -> list[str]:
-    """The range of numbers that are to be learned."""
-    return [f"values from {min(values):g} to {max(values):g}, {fmean(values):g} on average"] if values else []
-
-
-def answer_notes(examples: Sequence[Any]) -> list[str]:
-    """Questions whose text has no answer."""
-    num_impossible = sum(example.is_impossible for example in examples)
-    return [f"{num_impossible:,} of {len(examples):,} questions have no answer"] if num_impossible else []
-
-
 def table_notes(table: Table) -> list[str]:
     """Lines without text, and an encoding that had to be guessed: another would give other text."""
     notes = []
@@ -293,15 +252,6 @@ MAX_DECIMAL_CLASSES = 50
 """With more distinct decimal numbers than this, labels are values and not classes."""
 
 
-class Learned(NamedTuple):
-    """What the data turned out to be."""
-
-    family: Family[Any]
-    main_score: str
-    splits: Splits
-    notes: list[str]
-
-
 def count_labels(table: Table) -> Counter[str]:
     """Number of training examples of each class, in the order of the classes; empty without classes."""
     if not has_labels(table):
@@ -314,86 +264,25 @@ def count_labels(table: Table) -> Counter[str]:
 
 def _check_labels(table: Table, counts: Counter[str]) -> None:
     """Refuse labels that are not classes, or only one class."""
-    config = table.reader.config
-    if config.kind == "classification" and are_decimal(counts) and len(counts) > MAX_DECIMAL_CLASSES:
+    reader = table.reader
+    if reader.classes == "one" and are_decimal(counts) and len(counts) > MAX_DECIMAL_CLASSES:
         raise InputError(
-            f"{table.path}: {config.label!r} holds {len(counts)} different decimal numbers, which are values "
-            "and not classes: set kind to regression"
+            f"{table.path}: {reader.label_column!r} holds {len(counts)} different decimal numbers, which are "
+            "values and not classes: set kind to regression"
         )
-    if config.kind in ("classification", "multi_label") and len(counts) < 2:
+    if reader.classes != "none" and len(counts) < 2:
         raise InputError(
             f"{table.path}: {listed(counts)} is the only label of all {len(table.rows)} examples, expected "
             "two or more to tell apart"
         )
 
 
-def learn_family(config: OwnTaskConfig, counts: Counter[str], splits: Splits) -> Learned:
-    """The family for all that is in the data."""
-    labels, train = tuple(counts), splits[TRAIN]
-    match config.kind:
-        case "classification":
-            family = Classification(labels, ("accuracy", "macro_f1", "mcc"))
-            return Learned(family, "accuracy", splits, label_notes(counts))
-        case "multi_label":
-            return Learned(MultiLabel(labels), "micro_f1", splits, label_notes(counts))
-        case "regression":
-            return _regression(splits)
-        case "similarity":
-            return _similarity(config, splits)
-        case "tagging":
-            tagged = understand_tags(splits)
-            main_score = "f1" if tagged.family.scheme == "entities" else "accuracy"
-            return Learned(tagged.family, main_score, tagged.splits, tagged.notes)
-        case "answering":
-            if any(example.is_impossible for examples in splits.values() for example in examples):
-                notes = answer_notes(train)
-                return Learned(QuestionAnswering(answerability="on"), "best_f1", splits, notes)
-            return Learned(QuestionAnswering(answerability="off"), "f1", splits, [])
-        case "multiple_choice":
-            return Learned(MultipleChoice(), "accuracy", splits, [])
-
-
 def check_family(config: OwnTaskConfig, family: Family[Any]) -> None:
     """Refuse columns of another kind of task than the model was trained for."""
-    expected = {"answering": QuestionAnswering.name}.get(config.kind, config.kind)
-    if family.name != expected:
-        kind = {QuestionAnswering.name: "answering"}.get(family.name, family.name)
-        raise InputError(f"kind is {config.kind}, but the model was trained for {kind}: set kind to {kind}")
-
-
-def _regression(splits: Splits) -> Learned:
-    values = [example.label for example in splits[TRAIN]]
-    if min(values) == max(values):
-        raise InputError(f"{splits[TRAIN][0].where}: {values[0]:g}, as in every line: nothing to tell apart")
-    family = Regression(low=min(values), high=max(values))
-    return Learned(family, "pearson", splits, value_notes(values))
-
-
-def _similarity(config: OwnTaskConfig, splits: Splits) -> Learned:
-    labels = [example.label for examples in splits.values() for example in examples]
-    values = [label for label in labels if label is not None]
-    highest = config.max_score or max(values, default=1.0)
-    if highest == 0:
+    if family.kind != config.kind:
         raise InputError(
-            f"{splits[TRAIN][0].where}: 0, as in every line: expected pairs that are similar too"
+            f"kind is {config.kind}, but the model was trained for {family.kind}: set kind to {family.kind}"
         )
-    family = Similarity(pooling=config.pooling, loss=config.similarity_loss, max_score=highest)
-    main_score = "mrr" if config.similarity_loss == "contrastive" else "spearman"
-    return Learned(family, main_score, splits, value_notes(values))
-
-
-def in_iob2(examples: Sequence[TaggingExample]) -> list[TaggingExample]:
-    """Sentences for a model that tags chunks, whatever scheme their tags are in."""
-    read = []
-    for example in examples:
-        for word, tag in enumerate(example.tags or ()):
-            if not marks_chunks(tag):
-                raise InputError(
-                    f"{example.where_is(word)}: the tag is {tag!r}, but the model knows O and such as B-NP"
-                )
-        tags = None if example.tags is None else tuple(convert(example.tags, scheme="iob2"))
-        read.append(replace(example, tags=tags))
-    return read
 
 
 __all__ = ["OwnTaskConfig", "load_own", "load_own_file", "read_task_file"]
@@ -411,7 +300,9 @@ def load_own(config: OwnTaskConfig, path: Path, *, name: str, seed: int) -> Task
     classes = {label: number for number, label in enumerate(counts)}
     splits, unlabelled = read_splits(tables, classes)
     # Before anything is held out: a rare tag or class may be there only once.
-    family, main_score, splits, notes = learn_family(config, counts, splits)
+    learned = family_of_kind(config.kind).learn_table(config, tuple(counts), splits)
+    family, main_score, splits, notes = learned
+    notes = [*(label_notes(counts) if counts else []), *notes]
     for table in tables.values():
         notes += table_notes(table)
     notes += [f"{tables[split].path} has no labels: predicted, not scored" for split in sorted(unlabelled)]
@@ -419,15 +310,16 @@ def load_own(config: OwnTaskConfig, path: Path, *, name: str, seed: int) -> Task
         splits, note = _with_dev(train.reader, splits, seed)
         notes.append(note)
     notes += repeated_notes(splits, train.reader.content)
-    task = Task(
+    return Task(
         name=name,
         family=family,
         splits=splits,
         unlabelled=unlabelled,
         main_score=main_score,
+        epochs=family.epochs,
+        max_length=family.max_length,
         notes=tuple(notes),
     )
-    return _with_long_rows(task) if config.kind == "answering" else task
 
 
 def load_own_file(
@@ -439,27 +331,21 @@ def load_own_file(
     classes = {label: number for number, label in enumerate(family.labels())}
     is_labelled = has_labels(table, known=classes)
     examples = examples_of(table, classes=classes if is_labelled else None)
-    if isinstance(family, Tagging) and family.scheme == "entities":
-        examples = in_iob2(examples)
-    task = Task(
+    return Task(
         name=name,
         family=family,
-        splits={split: examples},
-        unlabelled=frozenset({split} if needs_labels(config) and not is_labelled else ()),
+        splits={split: family.adapted(examples)},
+        unlabelled=frozenset({split} if table.reader.needs_labels and not is_labelled else ()),
         main_score=main_score,
+        epochs=family.epochs,
+        max_length=family.max_length,
         notes=tuple(table_notes(table)),
     )
-    return _with_long_rows(task) if config.kind == "answering" else task
-
-
-def _with_long_rows(task: Task) -> Task:
-    """As in the paper for SQuAD."""
-    return replace(task, epochs=2.0, max_length=512)
 
 
 def _with_dev(reader: Reader, splits: Splits, seed: int) -> tuple[Splits, str]:
     """The splits with a part of train as dev, and a note about it."""
-    by_class = reader.config.kind == "classification"
+    by_class = reader.classes == "one"
     train, dev = held_out(
         splits[TRAIN],
         content=reader.content,

@@ -1,39 +1,30 @@
-"""A question about a text, with the answers that people found in it.
-
-Answers that people gave, and those of a model -> the official scores of SQuAD 1.1 and 2.0.
-
-The names are those of the official scripts, and so are all rules, but for the unit: fractions from 0 to 1 in
-place of percentages. A question's score is that of the right answer it is nearest to. N questions.
-
-Questions and texts of any length -> rows: the question, and a window that slides over the text.
-
-    [CLS] question [SEP] as much of the text as fits [SEP]
-
-Every text is tokenised once, however many questions are asked about it. T tokens of a text or a window.
-
-Hidden states of windows -> candidates for the answer -> the best answers to each question.
-
-The text of an answer is cut out of the context by characters. The original puts it together from tokens and
-then aligns these with the words of the text. Where that succeeds both give the same text; it fails, and gives
-whole words, where lower-casing or stripping accents changes the number of characters.
-
-B rows, L positions, K starts in the beam, N candidates in a row.
-
-Questions with their texts -> answers: the family of extractive question answering.
+"""Questions with their texts -> the part of the text that answers: extractive question answering.
 
 The joint head, the original's, predicts an answer's end knowing its start; the plain head predicts each by
 itself. With answerability on, a classifier beside it says whether the text holds an answer at all.
+
+From a question to its answer:
+rows      [CLS] question [SEP] a window that slides over the text [SEP]; a text is tokenised once, however
+          many questions are asked about it
+spans     in each window the spans that the head favours, then the best of all windows of a question. The
+          answer is cut out of the context by characters. The original puts it together from tokens and then
+          aligns these with the words of the text. Where that succeeds both give the same text; it fails, and
+          gives whole words, where lower-casing or stripping accents changes the number of characters
+scores    those of the official scripts of SQuAD 1.1 and 2.0, by their names and rules, but as fractions
+          from 0 to 1 in place of percentages; a question's score is that of the right answer it is nearest to
+
+B rows, L positions, K starts in the beam, N candidates in a row or questions, T tokens of a text or a window.
 """
 
 import math
 import re
 import string
 import unicodedata
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple, get_args
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -41,11 +32,31 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from electra import files
 from electra.errors import InputError
 from electra.model.heads import SPAN_HIDDEN_SIZE, JointSpanHead, SpanBeam, SpanHead, UnanswerableHead
 from electra.model.sizes import EncoderConfig
-from electra.tasks.families.family import Example, Family, Prediction, Score, TaskBatch, TaskRow
+from electra.tasks.data.columns import MISSING, Cells, Classes, OwnTaskConfig, Reader
+from electra.tasks.families.family import (
+    Ability,
+    Card,
+    Example,
+    Family,
+    Learned,
+    Mistake,
+    Prediction,
+    Predictor,
+    Score,
+    Splits,
+    TaskBatch,
+    TaskRow,
+    TransformersHead,
+)
+from electra.tasks.task import TRAIN, content_key
+from electra.text.spans import check_pairs
 from electra.text.tokenizer import Located, Tokenizer
+from electra.text.windows import Window as Cut
+from electra.text.windows import windows as cuts
 
 
 class Answer(NamedTuple):
@@ -77,6 +88,80 @@ class AnswerExample(Example):
     def located_answer(self) -> Answer | None:
         """The answer to learn from."""
         return next((answer for answer in self.answers if answer.start is not None), None)
+
+
+class AnswerReader(Reader):
+    """A question, a text, and the answers that stand in the text."""
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Question and text."""
+        return self.config.question, self.config.context
+
+    @property
+    def label_column(self) -> str:
+        """The answers."""
+        return self.config.answers
+
+    def has_label(self, cells: Cells) -> bool:
+        """Whether there is an answer."""
+        return self.label_column in cells.row and bool(self.given_answers(cells))
+
+    def example(self, cells: Cells, id: str, *, classes: Classes | None) -> AnswerExample:
+        """The question with its answers; if they are known and there are none, it has no answer."""
+        context = cells.text(self.config.context)
+        given = [] if classes is None else self.given_answers(cells)
+        return AnswerExample(
+            id=id,
+            where=cells.where,
+            question=cells.text(self.config.question),
+            context=context,
+            answers=tuple(located(cells, context, text, start) for text, start in given),
+            is_impossible=classes is not None and not given,
+        )
+
+    def given_answers(self, cells: Cells) -> list[tuple[str, Any]]:
+        """Text and place, if it is given, of each answer: as plain texts or in either way of SQuAD."""
+        column = self.config.answers
+        answers = [
+            answer if isinstance(answer, dict) else {"text": [answer]} for answer in cells.values(column)
+        ]
+        found: list[tuple[str, Any]] = []
+        for answer in answers:
+            inner = Cells(f"{cells.where}: {column!r}", answer)
+            texts = [inner.text_of("text", text) for text in inner.values("text")]
+            no_places = inner.is_missing("answer_start")
+            starts = [None] * len(texts) if no_places else inner.values("answer_start")
+            if len(texts) != len(starts):
+                raise InputError(
+                    f"{inner.where}: {len(texts)} texts, but 'answer_start' has {len(starts)} places"
+                )
+            found += zip(texts, starts, strict=True)
+        return found
+
+    def content(self, example: AnswerExample) -> str:
+        """The text: all questions about it stay together."""
+        return content_key(example.context)
+
+
+def located(cells: Cells, context: str, text: str, start: Any) -> Answer:
+    """An answer where it is said to begin, or else at the first place where the text has it."""
+    if text.strip() in MISSING:
+        raise InputError(f"{cells.where}: an answer is blank; without any answer, the question has none")
+    if start is None:
+        text = text.strip()
+        if text not in context:
+            raise InputError(
+                f"{cells.where}: the answer {text[:60]!r} is not in its text, expected it word for word"
+            )
+        return Answer(text, context.find(text))
+    if not isinstance(start, int) or start < 0 or not context.startswith(text, start):
+        hint = f"it is at {context.find(text)}" if text in context else "it is nowhere in the text"
+        raise InputError(
+            f"{cells.where}: the answer {text[:60]!r} is not at answer_start {start!r}, {hint}; without "
+            "answer_start the first place counts"
+        )
+    return Answer(text, start)
 
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -211,38 +296,6 @@ class Window:
     """Whether no other window shows more of the text on both sides of the token."""
 
 
-class Cut(NamedTuple):
-    """Where a window lies in a text."""
-
-    start: int
-    stop: int
-    is_best_T: NDArray[np.bool_]
-
-
-@lru_cache(maxsize=4096)
-def cuts(num_tokens: int, *, room: int, stride: int) -> tuple[Cut, ...]:
-    """Windows of at most `room` tokens over a text; a text without tokens is one empty window."""
-    # Without an overlap an answer at an edge is whole in no window. The original's stride of 128 leaves none
-    # if windows are much shorter than its 512.
-    stride = min(stride, room - room // 4)
-    starts = [0]
-    while starts[-1] + room < num_tokens:
-        starts.append(starts[-1] + stride)
-    stops = [min(start + room, num_tokens) for start in starts]
-    most_T, best_T = np.full(num_tokens, -1.0), np.zeros(num_tokens, np.int64)
-    for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-        before_T = np.arange(stop - start)
-        # As in the original: of equal contexts that in the longer window counts, then the first.
-        context_T = np.minimum(before_T, before_T[::-1]) + 0.01 * (stop - start)
-        is_more_T = context_T > most_T[start:stop]
-        most_T[start:stop][is_more_T] = context_T[is_more_T]
-        best_T[start:stop][is_more_T] = number
-    return tuple(
-        Cut(start, stop, best_T[start:stop] == number)
-        for number, (start, stop) in enumerate(zip(starts, stops, strict=True))
-    )
-
-
 def answer_tokens(offsets_T2: NDArray[np.int64], answer: Answer) -> tuple[int, int] | None:
     """First and last of the tokens that hold any character of an answer; None if no token does.
 
@@ -287,7 +340,7 @@ def window_rows(
                     origin=Window(
                         first=len(opening),
                         offsets_T2=text.offsets_T2[cut.start : cut.stop],
-                        is_best_T=cut.is_best_T,
+                        is_best_T=cut.is_judged(),
                     ),
                 )
             )
@@ -305,7 +358,8 @@ def _windows(
     answer = None if example.is_impossible else example.located_answer
     span = answer_tokens(text.offsets_T2, answer) if answer else None
     is_known = example.is_impossible or answer is not None
-    for cut in cuts(len(text.ids), room=room, stride=stride):
+    # A text without tokens is one empty window, so that every question has a row.
+    for cut in cuts(len(text.ids), room=room, stride=stride) or (Cut(0, 0, 0, 0),):
         targets: Targets = {}
         if is_known:
             start, end = 0, 0
@@ -478,10 +532,57 @@ class AnswerHead(nn.Module):
         self.unanswerable = unanswerable
 
 
+class AnswerRequest(TypedDict):
+    """Questions, each with the text that may answer it."""
+
+    questions: Annotated[list[str], "Questions."]
+    contexts: Annotated[list[str], "The text in which to find the answer to each question."]
+
+
+class Answered(TypedDict):
+    """The part of a context that answers the question."""
+
+    text: Annotated[str, "Empty if there seems to be no answer."]
+    start: int | None
+    end: int | None
+    score: float
+    no_answer: Annotated[
+        float | None, "The probability that there is none; null if the model was not trained to tell."
+    ]
+
+
+ANSWER = Ability(
+    name="answer",
+    purpose="question answering",
+    request=AnswerRequest,
+    answer=Answered,
+    example={"questions": ["where is the river ?"], "contexts": ["the river is in a small city"]},
+)
+
+
 class QuestionAnswering(Family[AnswerExample]):
     """Find the answer to a question in a text."""
 
     name: ClassVar[str] = "question_answering"
+    kind: ClassVar[str] = "answering"
+    reader = AnswerReader
+    ability: ClassVar[Ability | None] = ANSWER
+    card: ClassVar[Card] = Card(
+        what="An ELECTRA that finds the answer to a question in a text.",
+        hub_task="question-answering",
+        use='model.answer(["Who ate the meal?"], ["The chef ate the meal."])',
+        class_lines=(
+            'inputs = tokenizer("Who ate the meal?", "The chef ate the meal.", return_tensors="pt")',
+            "output = model(**inputs)",
+            "first, last = output.start_logits.argmax(), output.end_logits.argmax()",
+            'answer = tokenizer.decode(inputs["input_ids"][0, first : last + 1])',
+        ),
+        tokenizer_arguments='"Who ate the meal?", "The chef ate the meal."',
+    )
+    # As in the paper for SQuAD.
+    epochs: ClassVar[float] = 2.0
+    max_length: ClassVar[int] = 512
+    official_files: ClassVar[str] = "SQuAD"
 
     def __init__(
         self,
@@ -508,9 +609,12 @@ class QuestionAnswering(Family[AnswerExample]):
         )
         self.null_threshold = null_threshold
 
-    @property
-    def settings(self) -> dict[str, str | int | float]:
-        """What it is made from: `QuestionAnswering(**settings)` is the same again."""
+    def labels(self) -> tuple[str, ...]:
+        """None: an answer is a part of the text."""
+        return ()
+
+    def settings(self) -> dict[str, Any]:
+        """Head, windows, limits and threshold."""
         return {
             "head": self.span_kind,
             "answerability": self.answerability,
@@ -518,6 +622,15 @@ class QuestionAnswering(Family[AnswerExample]):
             **vars(self.limits),
             "null_threshold": self.null_threshold,
         }
+
+    @classmethod
+    def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
+        """With answerability on, if any question has no answer."""
+        if not any(example.is_impossible for examples in splits.values() for example in examples):
+            return Learned(cls(answerability="off"), "f1", splits, [])
+        count, total = sum(example.is_impossible for example in splits[TRAIN]), len(splits[TRAIN])
+        notes = [f"{count:,} of {total:,} questions have no answer"] if count else []
+        return Learned(cls(answerability="on"), "best_f1", splits, notes)
 
     def rows(
         self, examples: Sequence[AnswerExample], tokenizer: Tokenizer, *, max_length: int
@@ -597,9 +710,151 @@ class QuestionAnswering(Family[AnswerExample]):
         null_odds = [prediction["null_odds"] for prediction in predictions]
         return scores_v2(examples, texts, null_odds, null_threshold=self.null_threshold)
 
-    def labels(self) -> tuple[str, ...]:
-        """None: an answer is a part of the text."""
-        return ()
+    def averaged(
+        self,
+        examples: Sequence[AnswerExample],
+        rows: Sequence[TaskRow],
+        outputs_by_model: Sequence[Sequence[Candidates]],
+    ) -> list[Prediction]:
+        """The answer that is most probable over all models: their candidates are not the same spans."""
+        by_model = [self.predictions(examples, rows, outputs) for outputs in outputs_by_model]
+        return [self._together(said) for said in zip(*by_model, strict=True)]
+
+    def _together(self, said: Sequence[Prediction]) -> Prediction:
+        """What several models say of one question; an answer that a model does not name has none from it."""
+        probabilities: defaultdict[str, float] = defaultdict(float)
+        for prediction in said:
+            for candidate in prediction["n_best"]:
+                probabilities[candidate["text"]] += candidate["probability"] / len(said)
+        ranked = sorted(probabilities.items(), key=lambda pair: -pair[1])[: self.limits.n_best_size]
+        text = ranked[0][0] if ranked else ""
+        named = next((prediction for prediction in said if prediction["text"] == text), said[0])
+        odds = [prediction["null_odds"] for prediction in said if "null_odds" in prediction]
+        null_odds = float(np.mean(odds)) if odds else None
+        return {
+            **{key: named[key] if named["text"] == text else None for key in ("start", "end")},
+            "answer": "" if null_odds is not None and null_odds > self.null_threshold else text,
+            "text": text,
+            **({} if null_odds is None else {"null_odds": null_odds}),
+            "n_best": [{"text": answer, "probability": probability} for answer, probability in ranked],
+        }
+
+    def mistakes(self, example: AnswerExample, prediction: Prediction) -> Iterator[Mistake]:
+        """An answer that no person gave; the surer the worse."""
+        right = {normalise(answer.text) for answer in example.answers} or {""}
+        if normalise(prediction["answer"]) in right:
+            return
+        confidence = prediction["n_best"][0]["probability"] if prediction["n_best"] else 0.0
+        said = {
+            "text": example.question,
+            "text_pair": example.context,
+            "gold": " / ".join(sorted({answer.text for answer in example.answers})) or "(no answer)",
+            "predicted": prediction["answer"] or "(no answer)",
+            "confidence": confidence,
+        }
+        yield Mistake(confidence, said)
+
+    def table_row(self, example: AnswerExample, prediction: Prediction) -> dict[str, str]:
+        """The question and its answer."""
+        return {"question": example.question, "answer": prediction["answer"]}
+
+    def write_official(self, folder: Path, predictions: Mapping[str, Prediction]) -> None:
+        """The files that the official scripts read.
+
+            predictions.json        {id: text}: the best answer, also where there seems to be none
+            nbest_predictions.json  {id: [{"text", "probability", "start_logit", "end_logit"}, ...]}
+
+        and only where questions may have no answer
+
+            null_odds.json          {id: number}: the higher, the less likely there is an answer
+            final_predictions.json  {id: text}: "" where the null odds are above the family's threshold
+
+        As in the original, the official script gets predictions.json with `--na-prob-file null_odds.json
+        --na-prob-thresh -2.75` and also searches for the best threshold. The last file is the one to submit.
+        """
+        columns = {"predictions": "text", "nbest_predictions": "n_best"}
+        if all("null_odds" in prediction for prediction in predictions.values()):
+            columns |= {"null_odds": "null_odds", "final_predictions": "answer"}
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, key in columns.items():
+            content = {id: prediction[key] for id, prediction in predictions.items()}
+            files.write_json(folder / f"{name}.json", content)
+
+    def answer(self, fields: Mapping[str, Any], predictor: Predictor) -> list[Answered]:
+        """The part of each context that answers its question, if any seems to."""
+        questions, contexts = check_pairs(
+            fields["questions"], fields["contexts"], names=("questions", "contexts")
+        )
+        for number, length in enumerate(predictor.tokenizer.encode(questions).lengths):
+            if length > self.sizes.max_query_length:
+                raise InputError(
+                    f"questions[{number}] has {length} tokens, and this model reads "
+                    f"{self.sizes.max_query_length} of a question: shorten it, or move what it tells into "
+                    "the context"
+                )
+        examples = [
+            AnswerExample(id=str(number), where=f"questions[{number}]", question=question, context=context)
+            for number, (question, context) in enumerate(zip(questions, contexts, strict=True))
+            if question.strip() and context.strip()
+        ]
+        predictions = predictor.predict(self, examples)
+        found = {
+            example.id: as_answer(prediction)
+            for example, prediction in zip(examples, predictions, strict=True)
+        }
+        nothing = Answered(text="", start=None, end=None, score=0.0, no_answer=1.0)
+        return [found.get(str(number), nothing.copy()) for number in range(len(questions))]
+
+    def transformers_obstacle(self, config: EncoderConfig) -> str | None:
+        """It has the plain head alone."""
+        if self.span_kind != "plain":
+            return "ElectraForQuestionAnswering does not predict an answer's end knowing its start"
+        if self.answerability == "on":
+            return "ElectraForQuestionAnswering does not tell whether a question can be answered"
+        return None
+
+    def to_transformers(self, head: nn.Module) -> TransformersHead:
+        """Both layers of the plain head as one."""
+        state = head.state_dict()
+        tensors = {
+            f"qa_outputs.{kind}": torch.cat([state[f"span.start.{kind}"], state[f"span.end.{kind}"]])
+            for kind in ("weight", "bias")
+        }
+        return TransformersHead("ElectraForQuestionAnswering", {}, tensors)
+
+    def from_transformers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The one layer as two."""
+        return {
+            f"span.{place}.{kind}": tensors[f"qa_outputs.{kind}"][row : row + 1]
+            for row, place in enumerate(("start", "end"))
+            for kind in ("weight", "bias")
+        }
+
+    def onnx_outputs(
+        self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
+    ) -> dict[str, Tensor]:
+        """Logits of starts and ends; none of the joint head, whose ends depend on the chosen starts."""
+        assert isinstance(head, AnswerHead)
+        if not isinstance(head.span, SpanHead):
+            return {}
+        return {
+            "start_logits": head.span.start(hidden_BLD).squeeze(-1),
+            "end_logits": head.span.end(hidden_BLD).squeeze(-1),
+        }
+
+
+def as_answer(prediction: Prediction) -> Answered:
+    """The best answer; without text and place if there seems to be none."""
+    is_given = prediction["answer"] != ""
+    odds = prediction.get("null_odds")
+    return Answered(
+        text=prediction["answer"],
+        start=prediction["start"] if is_given else None,
+        end=prediction["end"] if is_given else None,
+        score=prediction["n_best"][0]["probability"] if prediction["n_best"] else 0.0,
+        # Written so that no exponential of a large number is needed.
+        no_answer=None if odds is None else (1 + math.tanh(odds / 2)) / 2,
+    )
 
 
 def answer_mask(batch: TaskBatch) -> Tensor:

@@ -1,11 +1,16 @@
-"""Texts and pairs -> one class, several classes, or a value.
+"""Texts and pairs -> one class, several classes, or a value, judged by the hidden state of [CLS].
+
+transformers' class for sequences has a layer more than the original: gelu(dense(x)) and then another dense.
+It holds ours exactly all the same, since gelu(x) - gelu(-x) = x: the first layer gives each logit and its
+negative, the second adds them up. That takes two numbers of the hidden state for each label.
 
 B rows, L positions, C classes, N examples, D numbers in a hidden state.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -13,31 +18,171 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from electra.errors import InputError
+from electra.model.encoder import Positions
 from electra.model.heads import ClassificationHead, RegressionHead
 from electra.model.sizes import EncoderConfig
+from electra.show import did_you_mean
+from electra.tasks.data.columns import Cells, ClassCount, Classes, OwnTaskConfig, Reader, listed
 from electra.tasks.families import scores
-from electra.tasks.families.choice import MultipleChoice
 from electra.tasks.families.family import (
+    Ability,
+    Card,
     Family,
+    Learned,
+    Mistake,
     Prediction,
+    Predictor,
     Score,
+    Splits,
     TaskBatch,
     TaskRow,
     TextExample,
+    TransformersHead,
     check_finite,
     known_labels,
+    label_names,
+    pair_outputs,
     sequence,
+    value_notes,
 )
+from electra.tasks.task import TRAIN, content_key
+from electra.text.spans import check_pairs
 from electra.text.tokenizer import Tokenizer
-
-__all__ = ["Classification", "MultiLabel", "MultipleChoice", "Regression"]
 
 THRESHOLD = 0.5
 """Of several labels, those with at least this probability are predicted."""
 
 
+class TextReader(Reader):
+    """One text or a pair, and its class."""
+
+    classes: ClassVar[ClassCount] = "one"
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The text, and the second one if there is one."""
+        return (self.config.text, *([self.config.text_pair] if self.config.text_pair is not None else []))
+
+    def names(self, cells: Cells) -> tuple[str, ...]:
+        """The class."""
+        return (cells.name(self.label_column),)
+
+    def label(self, cells: Cells, classes: Classes) -> int | float | tuple[int, ...]:
+        """The number of the class."""
+        return self.number(cells, cells.name(self.label_column), classes)
+
+    def number(self, cells: Cells, name: str, classes: Classes) -> int:
+        """The number of a class, or an error that says which classes there are."""
+        if name not in classes:
+            raise InputError(
+                f"{cells.where}: {self.label_column!r} is {name!r}, which is not among the labels to learn: "
+                f"{listed(classes)}{did_you_mean(name, classes)}"
+            )
+        return classes[name]
+
+    def example(self, cells: Cells, id: str, *, classes: Classes | None) -> TextExample:
+        """The text or pair."""
+        pair = self.config.text_pair
+        return TextExample(
+            id=id,
+            where=cells.where,
+            text=cells.text(self.config.text),
+            text_pair=None if pair is None else cells.text(pair),
+            label=None if classes is None else self.label(cells, classes),
+        )
+
+    def content(self, example: TextExample) -> str:
+        """The text or pair."""
+        return content_key(example.text, *([example.text_pair] if example.text_pair is not None else []))
+
+
+class MultiLabelReader(TextReader):
+    """A text and any number of classes, none of them too."""
+
+    classes: ClassVar[ClassCount] = "several"
+
+    def names(self, cells: Cells) -> tuple[str, ...]:
+        """The classes, each once."""
+        return tuple(dict.fromkeys(cells.words(self.label_column, separator=self.config.label_separator)))
+
+    def label(self, cells: Cells, classes: Classes) -> tuple[int, ...]:
+        """The numbers of the classes."""
+        return tuple(sorted(self.number(cells, name, classes) for name in self.names(cells)))
+
+
+class ValueReader(TextReader):
+    """A text or pair and a number."""
+
+    classes: ClassVar[ClassCount] = "none"
+
+    def names(self, cells: Cells) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def label(self, cells: Cells, classes: Classes) -> float:
+        """The number."""
+        return cells.number(self.label_column)
+
+
+class ClassifyRequest(TypedDict):
+    """Texts, or pairs of texts, to classify."""
+
+    texts: Annotated[list[str], "Texts of any length, or the first text of each pair."]
+    pairs: NotRequired[Annotated[list[str] | None, "The second text of each pair."]]
+
+
+class OneClass(TypedDict):
+    """The class of a text; null if the text is empty."""
+
+    label: str | None
+    probabilities: dict[str, float]
+
+
+class SeveralLabels(TypedDict):
+    """All labels of a text."""
+
+    labels: list[str]
+    probabilities: dict[str, float]
+
+
+class OneValue(TypedDict):
+    """The value of a text; null if the text is empty."""
+
+    value: float | None
+
+
+CLASSIFY = Ability(
+    name="classify",
+    purpose="classes, labels or values",
+    request=ClassifyRequest,
+    answer=OneClass | SeveralLabels | OneValue,
+    example={"texts": ["the music was good"]},
+)
+USE = 'model.classify(["The chef ate the meal."])  # a second list would be the other texts of pairs'
+HEAD_LINES = (
+    'inputs = tokenizer("The chef ate the meal.", return_tensors="pt")',
+    "first = model(**inputs).last_hidden_state[:, 0]",
+    'head = load_file(f"{folder}/head.safetensors")',
+    'logits = first @ head["output.weight"].T + head["output.bias"]',
+)
+
+
 class TextFamily(Family[TextExample]):
     """What is common to those that judge a text, or a pair, by its [CLS]: one row for each example."""
+
+    positions: ClassVar[Positions] = "first"
+    ability: ClassVar[Ability | None] = CLASSIFY
+    no_text: ClassVar[Prediction]
+    """The answer for a text without tokens."""
+
+    def input_columns(self, examples: Sequence[TextExample]) -> dict[str, Any]:
+        """Whether there is a second text."""
+        is_pair = any(example.text_pair is not None for example in examples[:1])
+        return {"text_pair": "text_pair"} if is_pair else {}
+
+    def line_example(self, line: str, *, id: str, where: str) -> TextExample:
+        """The line as the text."""
+        return TextExample(id=id, where=where, text=line.strip())
 
     def rows(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int
@@ -58,11 +203,82 @@ class TextFamily(Family[TextExample]):
     def targets(self, example: TextExample) -> Mapping[str, Any]:
         """What is to be learned of an example whose label is known."""
 
+    def answer(self, fields: Mapping[str, Any], predictor: Predictor) -> list[Prediction]:
+        """A class, several, or a value of each text or pair."""
+        first, second = check_pairs(fields["texts"], fields.get("pairs"), names=("texts", "pairs"))
+        encode = predictor.tokenizer.encode
+        pairs = list(zip(encode(first).split(), encode(second).split(), strict=True))
+        judged = [number for number, (a, b) in enumerate(pairs) if len(a) + len(b)]
+        examples = [
+            TextExample(id=str(number), where=f"texts[{number}]", text=first[number]) for number in judged
+        ]
+        outputs = pair_outputs([pairs[number] for number in judged], predictor)
+        found = dict(zip(judged, self.predictions(examples, [], outputs), strict=True))
+        return [found.get(number, dict(self.no_text)) for number in range(len(pairs))]
 
-class Classification(TextFamily):
+    def transformers_obstacle(self, config: EncoderConfig) -> str | None:
+        """Two numbers of the hidden state are needed for each label."""
+        if 2 * len(self.labels()) <= config.hidden_size:
+            return None
+        return (
+            f"ElectraForSequenceClassification can hold at most {config.hidden_size // 2} labels at this "
+            f"hidden_size of {config.hidden_size}, and there are {len(self.labels())}"
+        )
+
+    def from_transformers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The first half of its first layer."""
+        num_classes = len(tensors["classifier.out_proj.bias"])
+        return {
+            f"output.{kind}": tensors[f"classifier.dense.{kind}"][:num_classes] for kind in ("weight", "bias")
+        }
+
+    def onnx_outputs(
+        self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
+    ) -> dict[str, Tensor]:
+        """The logits."""
+        return {"logits": head(hidden_BLD)}
+
+
+class ClassFamily(TextFamily):
+    """What is common to those that know classes by name."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        assert len(set(labels)) == len(labels), f"a label is named twice in {labels}"
+        if len(labels) < 2:
+            raise InputError(f"the labels are {list(labels)}: expected at least two to choose from")
+        self._labels = tuple(labels)
+
+    def labels(self) -> tuple[str, ...]:
+        """In the order of the logits; of two, the second is the one that F1 and AUC look for."""
+        return self._labels
+
+    def head(self, config: EncoderConfig) -> nn.Module:
+        """Dropout and one layer."""
+        return ClassificationHead(config, len(self._labels))
+
+    def label_counts(self, examples: Sequence[TextExample]) -> Counter[str]:
+        """Of every class, also of those without an example."""
+        counts = Counter(dict.fromkeys(self._labels, 0))
+        for example in examples:
+            numbers = example.label if isinstance(example.label, tuple) else (example.label,)
+            counts.update(self._labels[number] for number in numbers if isinstance(number, int))
+        return counts
+
+
+class Classification(ClassFamily):
     """One of several classes."""
 
     name: ClassVar[str] = "classification"
+    kind: ClassVar[str] = "classification"
+    reader = TextReader
+    no_text: ClassVar[Prediction] = {"label": None, "probabilities": {}}
+    card: ClassVar[Card] = Card(
+        what="An ELECTRA that tells the class of a text, or of a pair of texts.",
+        hub_task="text-classification",
+        use=USE,
+        pipeline='pipeline("text-classification", model=folder)("The chef ate the meal.")',
+        head_lines=HEAD_LINES,
+    )
 
     def __init__(self, labels: Sequence[str], metrics: Sequence[str] = ("accuracy",)) -> None:
         known = (*scores.CLASS_SCORES, "auc")
@@ -73,22 +289,23 @@ class Classification(TextFamily):
                 raise InputError(
                     f"{metric} is of two classes, and there are {len(labels)}: use macro_f1 in its place"
                 )
-        self._labels = distinct_labels(labels)
+        super().__init__(labels)
         self.metrics = tuple(metrics)
 
-    def labels(self) -> tuple[str, ...]:
-        """In the order of the logits; the second is the one that F1 and AUC look for."""
-        return self._labels
+    def settings(self) -> dict[str, Any]:
+        """Labels and scores."""
+        return {"labels": self._labels, "metrics": self.metrics}
+
+    @classmethod
+    def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
+        """With the classes that were found."""
+        return Learned(cls(labels, ("accuracy", "macro_f1", "mcc")), "accuracy", splits, [])
 
     def targets(self, example: TextExample) -> dict[str, Any]:
         """The number of the class."""
         assert isinstance(example.label, int)
         assert 0 <= example.label < len(self._labels), example.where
         return {"label": example.label}
-
-    def head(self, config: EncoderConfig) -> nn.Module:
-        """Dropout and one layer."""
-        return ClassificationHead(config, len(self._labels))
 
     def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         """Cross-entropy."""
@@ -125,18 +342,60 @@ class Classification(TextFamily):
                 result[metric] = scores.CLASS_SCORES[metric](gold, predicted)
         return result
 
+    def mistakes(self, example: TextExample, prediction: Prediction) -> Iterator[Mistake]:
+        """Another class than the true one; the surer the worse."""
+        assert isinstance(example.label, int)
+        gold, predicted = self._labels[example.label], prediction["label"]
+        if gold != predicted:
+            confidence = prediction["probabilities"][predicted]
+            said = {"gold": gold, "predicted": predicted, "confidence": confidence}
+            yield Mistake(confidence, {**texts_of(example), **said})
 
-class MultiLabel(TextFamily):
+    def confusion(
+        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
+    ) -> list[list[int]] | None:
+        """Of classes."""
+        predicted = [self._labels.index(prediction["label"]) for prediction in predictions]
+        return scores.confusion(self._labels, known_labels(examples), predicted)
+
+    def table_row(self, example: TextExample, prediction: Prediction) -> dict[str, str]:
+        """The text, the class, and how probable it is."""
+        probability = prediction["probabilities"][prediction["label"]]
+        return {**super().table_row(example, prediction), "probability": f"{probability:.4f}"}
+
+    def submission_value(self, prediction: Prediction, written: Sequence[str]) -> str:
+        """The label as the task's files write it."""
+        return written[self._labels.index(prediction["label"])]
+
+    def to_transformers(self, head: nn.Module) -> TransformersHead:
+        """As two layers."""
+        names = {"problem_type": "single_label_classification", **label_names(self._labels)}
+        return sequence_classification(head, names)
+
+
+class MultiLabel(ClassFamily):
     """Any number of labels, each of which is there or not."""
 
     name: ClassVar[str] = "multi_label"
+    kind: ClassVar[str] = "multi_label"
+    reader = MultiLabelReader
+    no_text: ClassVar[Prediction] = {"labels": [], "probabilities": {}}
+    card: ClassVar[Card] = Card(
+        what="An ELECTRA that tells which labels a text has, or a pair of texts.",
+        hub_task="text-classification",
+        use=USE,
+        pipeline='pipeline("text-classification", model=folder, top_k=None)("The chef ate the meal.")',
+        head_lines=HEAD_LINES,
+    )
 
-    def __init__(self, labels: Sequence[str]) -> None:
-        self._labels = distinct_labels(labels)
+    def settings(self) -> dict[str, Any]:
+        """The labels."""
+        return {"labels": self._labels}
 
-    def labels(self) -> tuple[str, ...]:
-        """In the order of the logits."""
-        return self._labels
+    @classmethod
+    def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
+        """With the classes that were found."""
+        return Learned(cls(labels), "micro_f1", splits, [])
 
     def targets(self, example: TextExample) -> dict[str, Any]:
         """0 or 1 for each label."""
@@ -144,10 +403,6 @@ class MultiLabel(TextFamily):
         present_C = np.zeros(len(self._labels), np.float32)
         present_C[list(example.label)] = 1
         return {"labels": present_C}
-
-    def head(self, config: EncoderConfig) -> nn.Module:
-        """Dropout and one layer."""
-        return ClassificationHead(config, len(self._labels))
 
     def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         """Binary cross-entropy, the mean over the labels."""
@@ -187,11 +442,41 @@ class MultiLabel(TextFamily):
             "exact_match": scores.accuracy(gold_NC, predicted_NC),
         }
 
+    def mistakes(self, example: TextExample, prediction: Prediction) -> Iterator[Mistake]:
+        """Labels that are missing or too many; the more the worse."""
+        assert isinstance(example.label, tuple)
+        gold = [self._labels[number] for number in example.label]
+        wrong = set(gold) ^ set(prediction["labels"])
+        if wrong:
+            said = {"gold": ", ".join(gold) or "none", "predicted": ", ".join(prediction["labels"]) or "none"}
+            yield Mistake(len(wrong), {**texts_of(example), **said})
+
+    def table_row(self, example: TextExample, prediction: Prediction) -> dict[str, str]:
+        """The text and its labels."""
+        return {**texts_of(example), "labels": "|".join(prediction["labels"])}
+
+    def to_transformers(self, head: nn.Module) -> TransformersHead:
+        """As two layers."""
+        names = {"problem_type": "multi_label_classification", **label_names(self._labels)}
+        return sequence_classification(head, names)
+
 
 class Regression(TextFamily):
     """A number. It is learned as its place between `low` and `high`, as in the original."""
 
     name: ClassVar[str] = "regression"
+    kind: ClassVar[str] = "regression"
+    reader = ValueReader
+    no_text: ClassVar[Prediction] = {"value": None}
+    card: ClassVar[Card] = Card(
+        what="An ELECTRA that gives a text, or a pair of texts, a value.",
+        hub_task="text-classification",
+        use=USE,
+        pipeline=(
+            'pipeline("text-classification", model=folder, function_to_apply="none")'
+            '("The chef ate the meal.")'
+        ),
+    )
 
     def __init__(
         self,
@@ -212,6 +497,20 @@ class Regression(TextFamily):
     def labels(self) -> tuple[str, ...]:
         """There are none."""
         return ()
+
+    def settings(self) -> dict[str, Any]:
+        """Range and scores."""
+        return {"low": self.low, "high": self.high, "metrics": self.metrics}
+
+    @classmethod
+    def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
+        """With the range of the training examples."""
+        values = [example.label for example in splits[TRAIN]]
+        if min(values) == max(values):
+            raise InputError(
+                f"{splits[TRAIN][0].where}: {values[0]:g}, as in every line: nothing to tell apart"
+            )
+        return Learned(cls(low=min(values), high=max(values)), "pearson", splits, value_notes(values))
 
     def targets(self, example: TextExample) -> dict[str, Any]:
         """The value's place in the range."""
@@ -245,10 +544,57 @@ class Regression(TextFamily):
         predicted = [prediction["value"] for prediction in predictions]
         return {metric: scores.VALUE_SCORES[metric](gold, predicted) for metric in self.metrics}
 
+    def mistakes(self, example: TextExample, prediction: Prediction) -> Iterator[Mistake]:
+        """How far off it is."""
+        if isinstance(example.label, int | float):
+            predicted = prediction["value"]
+            said = {"gold": f"{example.label:g}", "predicted": f"{predicted:.3g}"}
+            yield Mistake(abs(predicted - example.label), {**texts_of(example), **said})
 
-def distinct_labels(labels: Sequence[str]) -> tuple[str, ...]:
-    """The names, which are at least two and differ."""
-    assert len(set(labels)) == len(labels), f"a label is named twice in {labels}"
-    if len(labels) < 2:
-        raise InputError(f"the labels are {list(labels)}: expected at least two to choose from")
-    return tuple(labels)
+    def submission_value(self, prediction: Prediction, written: Sequence[str]) -> str:
+        """The value, within the range of the task."""
+        return f"{min(max(prediction['value'], self.low), self.high):.3f}"
+
+    def transformers_obstacle(self, config: EncoderConfig) -> str | None:
+        """None: one value always fits."""
+        return None
+
+    def to_transformers(self, head: nn.Module) -> TransformersHead:
+        """As two layers, the second of which leads back to the range."""
+        config = {"problem_type": "regression", "id2label": {"0": "value"}, "label2id": {"value": 0}}
+        return sequence_classification(head, config, scale=self.high - self.low, shift=self.low)
+
+    def onnx_outputs(
+        self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
+    ) -> dict[str, Tensor]:
+        """The value in its range."""
+        return {"logits": self.low + head(hidden_BLD)[:, None] * (self.high - self.low)}
+
+
+def texts_of(example: TextExample) -> dict[str, str]:
+    """The text, and the second one of a pair, by name."""
+    pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
+    return {"text": example.text, **pair}
+
+
+def sequence_classification(
+    head: nn.Module, config: dict[str, Any], *, scale: float = 1.0, shift: float = 0.0
+) -> TransformersHead:
+    """Our one layer as two, see above; then each logit is multiplied by `scale` and moved by `shift`."""
+    state = head.state_dict()
+    weight_CD, bias_C = state["output.weight"], state["output.bias"]
+    num_classes, hidden_size = weight_CD.shape
+    dense_DD = weight_CD.new_zeros(hidden_size, hidden_size)
+    dense_DD[: 2 * num_classes] = torch.cat([weight_CD, -weight_CD])
+    bias_D = bias_C.new_zeros(hidden_size)
+    bias_D[: 2 * num_classes] = torch.cat([bias_C, -bias_C])
+    output_CD = weight_CD.new_zeros(num_classes, hidden_size)
+    each = scale * torch.eye(num_classes)
+    output_CD[:, : 2 * num_classes] = torch.cat([each, -each], dim=1)
+    tensors = {
+        "classifier.dense.weight": dense_DD,
+        "classifier.dense.bias": bias_D,
+        "classifier.out_proj.weight": output_CD,
+        "classifier.out_proj.bias": torch.full_like(bias_C, shift),
+    }
+    return TransformersHead("ElectraForSequenceClassification", config, tensors)

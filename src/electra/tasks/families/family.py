@@ -1,27 +1,30 @@
-"""Examples -> rows -> losses and outputs of a head -> predictions -> scores: what a kind of task answers to.
+"""Examples -> rows -> losses and outputs -> predictions -> scores: what a kind of task says about itself.
 
-A *family* is a kind of task (classification, tagging, question answering, ...). A *task* is a family with
-data: which files, which labels, which scores. Families know no files, readers know no tensors.
+A *family* is a kind of task (classification, tagging, question answering, ...); a *task* is a family with
+data. Everything that depends on the kind is a method of its family, so that a new kind is one file here and
+one line in `table.py`. What the rest of the package asks of a family, in this order:
 
-    rows        = family.rows(examples, tokenizer, max_length=128)       # an example may need several rows
-    head        = family.head(encoder.config)
-    losses_U    = family.losses(head, hidden_BLD, batch)                 # training: one loss for each unit
-    outputs     = family.outputs(head, hidden_BLD, batch)                # prediction: one output for each row
-    predictions = family.predictions(examples, rows, outputs)            # one for each example
-    scores      = family.scores(examples, predictions)
+    table       reader, learn_table, adapted          a table's row -> an example; all examples -> the family
+    training    rows, head, losses, needs_whole_batch
+    prediction  outputs, predictions, averaged        one output for each row, one prediction for each example
+    results     scores, mistakes, confusion
+    files       table_row, submission_value, write_official
+    API         ability, answer                       a method of `electra.load`, a path of the server
+    export      to_transformers, from_transformers, write_beside, onnx_outputs, card
 
-B rows, L positions, U units, D numbers in a hidden state.
-
-A text, a pair or a question with choices, as read from a file -> the example that the families judge.
-
-Token ids of one text or two -> the sequence that the encoder reads; and its answers, checked.
+Only training, prediction and scores have to be written; the rest has defaults that leave the feature out and
+say so. B rows, L positions, U units, D numbers in a hidden state.
 """
 
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,8 +32,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from electra.errors import InputError
+from electra.model.encoder import Positions
 from electra.model.sizes import EncoderConfig
+from electra.text.spans import Ids
 from electra.text.tokenizer import Tokenizer
+from electra.text.windows import Window, windows
+
+if TYPE_CHECKING:
+    # `columns` reads examples, which are defined here.
+    from electra.tasks.data.columns import OwnTaskConfig, Reader
+
+Pooling = Literal["mean", "cls", "max"]
+"""How the hidden states of a text become one vector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +51,28 @@ class Example:
     """Something to be judged, as a person gave it."""
 
     id: str
-    """Of its own within a split: the official id where the data has one, else the number of its line."""
+    """Unique within a split: the official id where the data has one, else the number of its line."""
     where: str
     """File and line, for error messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextExample(Example):
+    """One text, or two that are judged together."""
+
+    text: str
+    text_pair: str | None = None
+    label: int | float | tuple[int, ...] | None = None
+    """The number of its class, its value, or the numbers of all its classes; None if it is not known."""
 
 
 ExampleT = TypeVar("ExampleT", bound=Example)
 
 Prediction = dict[str, Any]
 """What the model says of one example: plain data that JSON can hold, without the example's text."""
+
+Splits = dict[str, list[Any]]
+"""Examples by split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +129,152 @@ class Score(NamedTuple):
         return math.isfinite(self.value)
 
 
+class Learned(NamedTuple):
+    """What a labelled table turned out to be."""
+
+    family: "Family[Any]"
+    main_score: str
+    splits: Splits
+    """The examples, with their labels as the family writes them."""
+    notes: list[str]
+    """What a person should know before training."""
+
+
+class Mistake(NamedTuple):
+    """A wrong prediction, for a person to look at."""
+
+    badness: float
+    """The worst are shown: how sure the model was, or how far off."""
+    shown: dict[str, Any]
+    """The text, `gold` and `predicted`; id and place are added."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ability:
+    """What fine-tuned models do for a caller: a method of `electra.load(DIR)` and a path of the server.
+
+    Requests and answers are TypedDicts whose annotations carry a description: Annotated[str, "The text."].
+    The lists of a request have one item for each thing to judge; everything else in it is an option.
+    """
+
+    name: str
+    purpose: str
+    """What a model must be fine-tuned for to have it."""
+    request: type
+    answer: Any
+    """For each thing that is judged; a union if families that share the ability answer in different forms."""
+    example: Mapping[str, Any]
+    """A request, for the description of the API and to warm the model up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """A fine-tuned model, as its family sees it when it answers a request."""
+
+    tokenizer: Tokenizer
+    max_length: int
+    outputs: Callable[[Sequence[TaskRow]], list[Any]]
+    """What the head says of each row."""
+    embed: Callable[[Sequence[str]], NDArray[np.float32]]
+    """The vectors of texts of any length."""
+
+    @cached_property
+    def continues_word(self) -> NDArray[np.bool_]:
+        """For each id whether the token continues a word."""
+        return self.tokenizer.continues_word()
+
+    def predict(self, family: "Family[Any]", examples: Sequence[Example]) -> list[Prediction]:
+        """What the model says of each example."""
+        rows = family.rows(examples, self.tokenizer, max_length=self.max_length)
+        return family.predictions(examples, rows, self.outputs(rows))
+
+
+class TransformersHead(NamedTuple):
+    """A head as transformers has it."""
+
+    architecture: str
+    config: dict[str, Any]
+    """Keys of config.json that belong to it."""
+    tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What the model card of an export says of a family."""
+
+    what: str
+    """A sentence that says what the model does."""
+    hub_task: str = ""
+    """What the Hugging Face hub calls the task."""
+    use: str = ""
+    """A line of Python with `model`, loaded by electra."""
+    pipeline: str = ""
+    """A line with a pipeline of transformers for the model in `folder`."""
+    class_lines: Sequence[str] = ()
+    """Lines with `model` and `tokenizer`, loaded by their classes of transformers."""
+    head_lines: Sequence[str] = ()
+    """The same where transformers loads the encoder alone; empty if that needs more than some lines."""
+    tokenizer_arguments: str = '"The chef ate the meal."'
+    """What the tokenizer is given in the example for onnxruntime."""
+    gives_vectors: bool = False
+    """Whether it is a model for sentence-transformers."""
+
+
 class Family(ABC, Generic[ExampleT]):
     """A kind of task, told what is the same for all its examples, such as the names of the labels."""
 
     name: ClassVar[str]
+    """In the folder of a fine-tuned model."""
+    kind: ClassVar[str]
+    """In --own.kind."""
+    reader: ClassVar["type[Reader]"]
+    """Row of a table -> example."""
+    ability: ClassVar[Ability | None] = None
+    """None: models of this family are used with `electra predict` only."""
+    card: ClassVar[Card] = Card(what="An ELECTRA that was fine-tuned for a task.")
+    positions: ClassVar[Positions] = "all"
+    """Whose hidden states the head reads: "first" is cheaper, if [CLS] is enough."""
+    epochs: ClassVar[float] = 3.0
+    """Default length of a fine-tuning."""
+    max_length: ClassVar[int] = 128
+    """Default tokens of a row."""
+    official_files: ClassVar[str] = ""
+    """Whose official form `write_official` writes; empty if there is none."""
+    pooling: Pooling = "mean"
+    """How `embed` makes a vector of a text, unless it is told otherwise."""
+
+    @abstractmethod
+    def labels(self) -> tuple[str, ...]:
+        """Names of classes or tags in the order of the head's logits; empty if it has none."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The arguments that make the same family again, as JSON can hold them."""
+
+    def can_judge(self, other: "Family[Any]") -> bool:
+        """Whether a model of this family can be scored on examples of another one."""
+        return (self.name, self.labels()) == (other.name, other.labels())
+
+    # Tables.
+
+    @classmethod
+    def learn_table(cls, config: "OwnTaskConfig", labels: Sequence[str], splits: Splits) -> Learned:
+        """The family for the examples of a table; `labels`: the classes that `reader.names` found in it."""
+        raise InputError(f"kind {cls.kind} cannot be learned from a table")
+
+    def adapted(self, examples: Sequence[ExampleT]) -> list[ExampleT]:
+        """Examples of another table with their labels as this family writes them, checked."""
+        return list(examples)
+
+    def input_columns(self, examples: Sequence[ExampleT]) -> dict[str, Any]:
+        """The keys of --own that differ from their defaults in a table with examples such as these."""
+        return {}
+
+    def line_example(self, line: str, *, id: str, where: str) -> ExampleT | None:
+        """A line of plain text as an example; None if it takes more than one text."""
+        return None
+
+    # Training.
 
     @abstractmethod
     def rows(self, examples: Sequence[ExampleT], tokenizer: Tokenizer, *, max_length: int) -> list[TaskRow]:
@@ -114,11 +282,22 @@ class Family(ABC, Generic[ExampleT]):
 
     @abstractmethod
     def head(self, config: EncoderConfig) -> nn.Module:
-        """What reads the hidden states; its weights are still to be initialised."""
+        """The module that reads the hidden states; the caller initialises its weights."""
 
     @abstractmethod
     def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         """The loss of each unit (U), in float32; a batch's loss is their mean."""
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether the losses of a batch depend on each other, so that it cannot be cut into micro-batches."""
+        return False
+
+    def label_counts(self, examples: Sequence[ExampleT]) -> Counter[str]:
+        """How many examples have each label, in the order of `labels`; empty if they have no classes."""
+        return Counter()
+
+    # Prediction.
 
     @abstractmethod
     def outputs(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> list[Any]:
@@ -130,41 +309,111 @@ class Family(ABC, Generic[ExampleT]):
     ) -> list[Prediction]:
         """What the model says of each example; `outputs` in the order of `rows`."""
 
+    @property
+    def ensemble_obstacle(self) -> str | None:
+        """Why the predictions of several models cannot be averaged, or None if they can."""
+        return None
+
+    def averaged(
+        self,
+        examples: Sequence[ExampleT],
+        rows: Sequence[TaskRow],
+        outputs_by_model: Sequence[Sequence[Any]],
+    ) -> list[Prediction]:
+        """What several models say together: by default from the mean of their outputs, which are arrays."""
+        means = [np.mean(outputs, axis=0) for outputs in zip(*outputs_by_model, strict=True)]
+        return self.predictions(examples, rows, means)
+
+    # Results.
+
     @abstractmethod
     def scores(self, examples: Sequence[ExampleT], predictions: Sequence[Prediction]) -> dict[str, Score]:
         """How right it is, by name, the one that counts first; fractions are from 0 to 1."""
 
-    @abstractmethod
-    def labels(self) -> tuple[str, ...]:
-        """Names of classes or tags in the order of the head's logits; empty if it has none."""
+    def mistakes(self, example: ExampleT, prediction: Prediction) -> Iterator[Mistake]:
+        """What is wrong in the prediction of a labelled example."""
+        return iter(())
+
+    def confusion(
+        self, examples: Sequence[ExampleT], predictions: Sequence[Prediction]
+    ) -> list[list[int]] | None:
+        """Counts with a row for each true label and a column for each predicted one; None without classes."""
+        return None
+
+    # Files of predictions.
+
+    def table_row(self, example: ExampleT, prediction: Prediction) -> dict[str, str]:
+        """The columns of a CSV file: the texts that were given, and the answer."""
+        given = {
+            column.name: getattr(example, column.name)
+            for column in fields(example)
+            if column.name not in ("id", "where")
+        }
+        texts = {name: value for name, value in given.items() if isinstance(value, str)}
+        numbers = {name: f"{value:.6g}" for name, value in prediction.items() if isinstance(value, float)}
+        names = {name: str(value) for name, value in prediction.items() if isinstance(value, str | int)}
+        return {**texts, **names, **numbers}
+
+    def submission_value(self, prediction: Prediction, written: Sequence[str]) -> str:
+        """A prediction in a submission to GLUE; `written`: the labels as the task's files write them."""
+        raise InputError(f"GLUE has no task of {self.kind}")
+
+    def write_official(self, folder: Path, predictions: Mapping[str, Prediction]) -> None:
+        """Write predictions, by id, in the form that `official_files` names."""
+        raise NotImplementedError
+
+    # API.
+
+    def answer(self, fields: Mapping[str, Any], predictor: Predictor) -> list[Any]:
+        """The answers to a request of `ability`, one for each item of its lists; long texts are not cut."""
+        raise NotImplementedError
+
+    # Export.
+
+    def transformers_obstacle(self, config: EncoderConfig) -> str | None:
+        """Why transformers has no class that computes the same, or None if it has one."""
+        return f"transformers has no class for {self.kind}"
+
+    def to_transformers(self, head: nn.Module) -> TransformersHead:
+        """The same head in transformers; asked for only if there is no obstacle."""
+        raise NotImplementedError
+
+    def from_transformers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state of our head, out of the tensors that `to_transformers` made of it."""
+        raise NotImplementedError
+
+    def write_beside(self, folder: Path, *, max_length: int) -> None:
+        """Add what other libraries want to find in a folder of transformers."""
+
+    def onnx_outputs(
+        self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
+    ) -> dict[str, Tensor]:
+        """What a graph of ONNX gives beside the hidden states; empty if the head is no plain function."""
+        return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextExample(Example):
-    """One text, or two that are judged together."""
-
-    text: str
-    text_pair: str | None = None
-    label: int | float | tuple[int, ...] | None = None
-    """The number of its class, its value, or the numbers of all its classes; None if it is not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceExample(Example):
-    """A question, or the beginning of a text, and the answers to choose from."""
-
-    prompt: str
-    choices: tuple[str, ...]
-    label: int | None = None
-    """Position of the right choice; None if it is not known."""
-
-
-def known_labels(examples: Sequence[TextExample] | Sequence[ChoiceExample]) -> list[Any]:
-    """The labels of examples that are to be scored, or which one has none."""
+def known_labels(examples: Sequence[Any]) -> list[Any]:
+    """The labels of examples that are to be scored, or an error that says which one has none."""
     for example in examples:
         if example.label is None:
             raise InputError(f"{example.where}: it has no label, so it can be predicted but not scored")
     return [example.label for example in examples]
+
+
+def value_notes(values: Sequence[float]) -> list[str]:
+    """The range of numbers that are to be learned."""
+    if not values:
+        return []
+    mean = math.fsum(values) / len(values)
+    return [f"values from {min(values):g} to {max(values):g}, {mean:g} on average"]
+
+
+def label_names(labels: Sequence[str]) -> dict[str, Any]:
+    """Labels in the config of transformers."""
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
 
 
 def kept_tokens(first: int, second: int, room: int) -> tuple[int, int]:
@@ -196,3 +445,52 @@ def check_finite(examples: Sequence[Example], outputs: Sequence[NDArray[np.float
                 f"{example.where}: the model's answer is {output.tolist()}. Its weights are damaged, or its "
                 "training diverged: train again with a lower learning rate"
             )
+
+
+class PairWindow(NamedTuple):
+    """A window of a text and, of a pair, one of the other."""
+
+    first: Window
+    second: Window
+
+    @property
+    def weight(self) -> int:
+        """How much of the whole it judges."""
+        return max(1, self.first.num_judged) * max(1, self.second.num_judged)
+
+
+def pair_windows(num_first: int, num_second: int, *, max_length: int) -> list[PairWindow]:
+    """Windows of a text; of a pair, each window of one with each of the other.
+
+    Only the longer text of a pair is read in several, unless both are longer than half of a row.
+    """
+    num_special = 3 if num_second else 2
+    room = kept_tokens(num_first, num_second, max_length - num_special)
+    nothing = (Window(0, 0, 0, 0),)
+    first, second = (
+        windows(length, room=max(1, kept)) or nothing
+        for length, kept in zip((num_first, num_second), room, strict=True)
+    )
+    return list(itertools.starmap(PairWindow, itertools.product(first, second)))
+
+
+def pair_outputs(pairs: Sequence[tuple[Ids, Ids]], predictor: Predictor) -> list[NDArray[np.float64]]:
+    """What the head says of each text or pair of any length: the mean over its windows, by their tokens."""
+    rows: list[TaskRow] = []
+    weights: list[int] = []
+    for number, (first, second) in enumerate(pairs):
+        for part in pair_windows(len(first), len(second), max_length=predictor.max_length):
+            ids, types = sequence(
+                first[part.first.start : part.first.stop],
+                second[part.second.start : part.second.stop],
+                predictor.tokenizer,
+                max_length=predictor.max_length,
+            )
+            rows.append(TaskRow(input_ids=ids, token_type_ids=types, example=number, unit=len(rows)))
+            weights.append(part.weight)
+    judged = zip(rows, predictor.outputs(rows), weights, strict=True)
+    means = []
+    for _, group in itertools.groupby(judged, key=lambda triple: triple[0].example):
+        _, outputs, shares = zip(*group, strict=True)
+        means.append(np.average(np.stack(outputs), axis=0, weights=shares))
+    return means

@@ -3,13 +3,18 @@
 Both texts of a pair are encoded by themselves, so that the vectors of a million texts are made once and then
 compared. As it comes out of pre-training an encoder is weak at this: it must be trained on pairs.
 
+In transformers layout the folder of a model is one of sentence-transformers, too. The files are those of the
+models published since its version 2; later versions write other names, and read these without a word.
+
 B rows, two for each of U pairs; L positions, D numbers in a hidden state.
 """
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -17,22 +22,33 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from electra import files
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
+from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig
 from electra.tasks.families import scores
+from electra.tasks.families.classification import ValueReader, texts_of
 from electra.tasks.families.family import (
+    Ability,
+    Card,
     Family,
+    Learned,
+    Mistake,
+    Pooling,
     Prediction,
+    Predictor,
     Score,
+    Splits,
     TaskBatch,
     TaskRow,
     TextExample,
     check_finite,
     sequence,
+    value_notes,
 )
+from electra.tasks.task import TRAIN, content_key
+from electra.text.spans import check_pairs
 from electra.text.tokenizer import Tokenizer
-
-Pooling = Literal["mean", "cls", "max"]
 
 RANKED_AT_A_TIME = 256
 """Texts whose cosines with all others are held in memory."""
@@ -62,11 +78,63 @@ class PoolingHead(nn.Module):
         return functional.normalize(pooled_BD, dim=-1)
 
 
+class SimilarityReader(ValueReader):
+    """Two texts, and how near they are in meaning: not below 0."""
+
+    @property
+    def needs_labels(self) -> bool:
+        """Pairs that belong together are enough to contrast them with others."""
+        return self.config.similarity_loss != "contrastive"
+
+    def label(self, cells: Cells, classes: Classes) -> float:
+        """The similarity."""
+        value, highest = super().label(cells, classes), self.config.max_score
+        if value < 0 or (highest is not None and value > highest):
+            expected = "0 or more" if highest is None else f"0 to {highest:g} (max_score)"
+            raise InputError(f"{cells.where}: {self.label_column!r} is {value:g}, expected {expected}")
+        return value
+
+    def content(self, example: TextExample) -> str:
+        """The pair, whichever text is first."""
+        return content_key(*sorted((example.text, example.text_pair or "")))
+
+
+class SimilarityRequest(TypedDict):
+    """Pairs of texts to compare."""
+
+    texts: Annotated[list[str], "The first text of each pair."]
+    pairs: Annotated[list[str], "The second text of each pair."]
+
+
+class Compared(TypedDict):
+    """How near two texts are in meaning."""
+
+    similarity: Annotated[float, "The cosine of their vectors."]
+
+
+COMPARE = Ability(
+    name="similarity",
+    purpose="similarity; embed gives vectors of any encoder",
+    request=SimilarityRequest,
+    answer=Compared,
+    example={"texts": ["a small city"], "pairs": ["a little town"]},
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Similarity(Family[TextExample]):
     """How near two texts are in meaning; the label is a value from 0 to `max_score`."""
 
     name: ClassVar[str] = "similarity"
+    kind: ClassVar[str] = "similarity"
+    reader = SimilarityReader
+    ability: ClassVar[Ability | None] = COMPARE
+    card: ClassVar[Card] = Card(
+        what="An ELECTRA that turns texts into vectors, which are near where texts mean the same.",
+        hub_task="sentence-similarity",
+        use='model.similarity(["The chef ate the meal."], ["A cook had dinner."])',
+        gives_vectors=True,
+    )
 
     pooling: Pooling = "mean"
     """How hidden states become a vector: their mean, the one of [CLS], or of each number the largest."""
@@ -83,6 +151,32 @@ class Similarity(Family[TextExample]):
             value = getattr(self, key)
             if not 0 < value < math.inf:
                 raise InputError(f"{key} is {value}, expected a number above 0")
+
+    def labels(self) -> tuple[str, ...]:
+        """None: it is a number that is predicted."""
+        return ()
+
+    def settings(self) -> dict[str, Any]:
+        """All fields."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
+        """With the highest label of all examples, unless it is told."""
+        known = [example.label for examples in splits.values() for example in examples]
+        values = [label for label in known if label is not None]
+        highest = config.max_score or max(values, default=1.0)
+        if highest == 0:
+            raise InputError(
+                f"{splits[TRAIN][0].where}: 0, as in every line: expected pairs that are similar too"
+            )
+        family = cls(pooling=config.pooling, loss=config.similarity_loss, max_score=highest)
+        main_score = "mrr" if family.loss == "contrastive" else "spearman"
+        return Learned(family, main_score, splits, value_notes(values))
+
+    def input_columns(self, examples: Sequence[TextExample]) -> dict[str, Any]:
+        """Always a second text."""
+        return {"text_pair": "text_pair"}
 
     def rows(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int
@@ -168,9 +262,58 @@ class Similarity(Family[TextExample]):
         unknown = f"{len(examples) - len(gold)} of {len(examples)} pairs have no similarity value"
         return found | dict.fromkeys(("spearman", "pearson"), scores.undefined(unknown))
 
-    def labels(self) -> tuple[str, ...]:
-        """None: it is a number that is predicted."""
-        return ()
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Unless a cosine is compared with its label alone."""
+        return self.loss != "sts"
+
+    @property
+    def ensemble_obstacle(self) -> str | None:
+        """Ranks cannot be averaged."""
+        return "ranks among all texts have no mean" if self.loss == "contrastive" else None
+
+    def averaged(
+        self,
+        examples: Sequence[TextExample],
+        rows: Sequence[TaskRow],
+        outputs_by_model: Sequence[Sequence[Any]],
+    ) -> list[Prediction]:
+        """The mean cosine: the vectors of different models have nothing in common."""
+        by_model = [self.predictions(examples, rows, outputs) for outputs in outputs_by_model]
+        return [
+            {"similarity": float(np.mean([prediction["similarity"] for prediction in said]))}
+            for said in zip(*by_model, strict=True)
+        ]
+
+    def mistakes(self, example: TextExample, prediction: Prediction) -> Iterator[Mistake]:
+        """All pairs: labels and cosines are on different scales, so it cannot be told which is worst."""
+        if isinstance(example.label, int | float):
+            said = {"gold": f"{example.label:g}", "predicted": f"{prediction['similarity']:.3f} (cosine)"}
+            yield Mistake(0.0, {**texts_of(example), **said})
+
+    def table_row(self, example: TextExample, prediction: Prediction) -> dict[str, str]:
+        """Both texts and their cosine."""
+        return {**texts_of(example), "similarity": f"{prediction['similarity']:.6g}"}
+
+    def answer(self, fields: Mapping[str, Any], predictor: Predictor) -> list[Compared]:
+        """The cosine of each pair; 0 if one of its texts is empty."""
+        texts, pairs = check_pairs(fields["texts"], fields["pairs"], names=("texts", "pairs"))
+        cosines = (predictor.embed(texts) * predictor.embed(pairs)).sum(axis=1)
+        return [Compared(similarity=cosine) for cosine in cosines.tolist()]
+
+    def transformers_obstacle(self, config: EncoderConfig) -> str | None:
+        """There is no head to express."""
+        return "vectors are made by sentence-transformers, of the encoder alone"
+
+    def write_beside(self, folder: Path, *, max_length: int) -> None:
+        """Make it a folder of sentence-transformers."""
+        add_sentence_transformer(folder, pooling=self.pooling, max_length=max_length)
+
+    def onnx_outputs(
+        self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
+    ) -> dict[str, Tensor]:
+        """The vectors, named as in sentence-transformers."""
+        return {"sentence_embedding": head(hidden_BLD, attention_mask_BL)}
 
 
 def pair_of(example: TextExample) -> tuple[str, str]:
@@ -227,3 +370,47 @@ def mean_reciprocal_rank(ranks: Sequence[int], shares: Sequence[float]) -> Score
     if not any(shares):
         return scores.undefined("no pair belongs together")
     return Score(float(np.average(1 / np.array(ranks), weights=shares)))
+
+
+MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+"""What a text goes through, with the subfolder of each."""
+
+POOLING_KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+}
+
+
+def add_sentence_transformer(folder: Path, *, pooling: Pooling, max_length: int) -> None:
+    """Say how texts become vectors, in the files that sentence-transformers reads beside config.json."""
+    config = files.read_json(folder / "config.json")
+    if config.get("model_type") not in ("electra", "bert"):
+        raise InputError(
+            f"{folder} cannot be made a folder for sentence-transformers: its model_type is "
+            f"{config.get('model_type')!r}, expected 'electra' or 'bert'. "
+            f"{config.get('not_transformers_because', '')}".rstrip()
+        )
+    (folder / MODULES["Pooling"]).mkdir(exist_ok=True)
+    files.write_json(
+        folder / MODULES["Pooling"] / "config.json",
+        {
+            "word_embedding_dimension": config["hidden_size"],
+            **{key: mode == pooling for mode, key in POOLING_KEYS.items()},
+        },
+    )
+    # The tokenizer changes the case itself, if at all.
+    longest = min(max_length, config["max_position_embeddings"])
+    files.write_json(
+        folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}
+    )
+    files.write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    # Last, since by this file the folder is known.
+    files.write_json(
+        folder / "modules.json",
+        [
+            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for index, (kind, path) in enumerate(MODULES.items())
+        ],
+    )

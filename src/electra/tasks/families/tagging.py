@@ -1,4 +1,12 @@
-"""Tags of words -> the chunks that they mark -> tags in another scheme.
+"""Sentences of words -> rows -> a tag for each word: chunks, named entities, parts of speech.
+
+A word is judged by its first token. As in the original, a model of chunks knows BIOES tags, each word is
+judged by itself, and a row's loss is the sum over its words. Unlike there, the tags that come in and go out
+are IOB2; the scores are conlleval's; all tokens are of segment 0, as transformers has it, and not of 1; and
+a sentence that is too long becomes several rows that overlap, where the original drops the words at its end
+from training and from the score.
+
+Tags mark chunks in one of three schemes, each of which is read:
 
 scheme   B-X                            I-X                            E-X, S-X
 iob1     starts a chunk right after     is in a chunk, its first       never
@@ -7,29 +15,21 @@ iob2     starts a chunk                 goes on in it                  never
 bioes    starts a chunk of two words    stands between its ends        ends such a chunk; is one of a
          or more                                                       single word
 
-True and predicted tags -> precision, recall and F1 of chunks, as conlleval counts them.
-
-A chunk is right if its first word, its last word and its type are. Tags of any scheme are read, those of a
-model that keeps to none too: see `tag_schemes.chunks`.
-
-Sentences of words -> rows -> a tag for each word: chunks, named entities, parts of speech.
-
-A word is judged by its first token. As in the original, a model of chunks knows BIOES tags, each word is
-judged by itself, and a row's loss is the sum over its words. Unlike there, the tags that come in and go out
-are IOB2; the scores are conlleval's; all tokens are of segment 0, as transformers has it, and not of 1; and
-a sentence that is too long becomes several rows that overlap, where the original drops the words at its end
-from training and from the score.
+A chunk is right if its first word, its last word and its type are. Tags of a model that keeps to no scheme
+are read as conlleval does.
 
 B rows, L positions, P words of a row, T tags, D numbers in a hidden state.
 """
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -37,10 +37,30 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from electra.errors import InputError
 from electra.model.heads import TaggingHead, gather_positions
 from electra.model.sizes import EncoderConfig
-from electra.tasks.families.family import Example, Family, Prediction, Score, TaskBatch, TaskRow
+from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig, Reader
+from electra.tasks.families.family import (
+    Ability,
+    Card,
+    Example,
+    Family,
+    Learned,
+    Mistake,
+    Prediction,
+    Predictor,
+    Score,
+    Splits,
+    TaskBatch,
+    TaskRow,
+    TransformersHead,
+    label_names,
+)
+from electra.tasks.task import TRAIN, content_key
+from electra.text.spans import Word, check_texts, join_words, locate, words_of
 from electra.text.tokenizer import Tokenizer
+from electra.text.windows import Window, word_windows
 
 Scheme = Literal["iob2", "iob1", "bioes"]
 Reading = Literal["conlleval", "google"]
@@ -189,9 +209,6 @@ TagKind = Literal["entities", "tokens"]
 UNLEARNED = -100
 """The target of a word that no loss is computed for: its tag is not among those of the model."""
 
-CONTEXT_SHARE = 1 / 4
-"""Of a row, how much it shares with the next one of the same sentence."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaggingExample(Example):
@@ -210,15 +227,6 @@ class TaggingExample(Example):
         return f"{self.where}, word {word + 1} ({self.words[word]!r})"
 
 
-class Window(NamedTuple):
-    """The part of a sentence that a row holds: words `first` to `end`, judging `judged` to `judged_end`."""
-
-    first: int
-    judged: int
-    judged_end: int
-    end: int
-
-
 class JudgedWords(NamedTuple):
     """Where a row's judged words stand: the first of them in the sentence, and the first token of each."""
 
@@ -226,11 +234,91 @@ class JudgedWords(NamedTuple):
     positions: NDArray[np.int64]
 
 
+class TagReader(Reader):
+    """Words, and a tag for each. What the tags mean is found out from all of them together."""
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The words."""
+        return (self.config.tokens,)
+
+    @property
+    def label_column(self) -> str:
+        """The tags."""
+        return self.config.tags
+
+    def example(self, cells: Cells, id: str, *, classes: Classes | None) -> TaggingExample:
+        """The sentence."""
+        words = cells.words(self.config.tokens)
+        tags = None if classes is None else cells.words(self.config.tags)
+        if tags is not None and len(tags) != len(words):
+            raise InputError(
+                f"{cells.where}: {len(words)} words in {self.config.tokens!r} but {len(tags)} tags in "
+                f"{self.config.tags!r}, expected one for each word"
+            )
+        return TaggingExample(id=id, where=cells.where, words=words, tags=tags)
+
+    def content(self, example: TaggingExample) -> str:
+        """The sentence."""
+        return content_key(" ".join(example.words))
+
+
+class TagRequest(TypedDict):
+    """Texts whose words get tags."""
+
+    texts: Annotated[list[str | list[str]], "Texts, or lists of words."]
+
+
+class TaggedWord(TypedDict):
+    """A word with its tag."""
+
+    text: str
+    start: Annotated[int, "Its first character."]
+    end: Annotated[int, "One past its last character."]
+    tag: str
+    confidence: float
+
+
+class TaggedChunk(TypedDict):
+    """Words that belong together."""
+
+    text: str
+    start: Annotated[int, "Its first character."]
+    end: Annotated[int, "One past its last character."]
+    type: str
+
+
+class Tagged(TypedDict):
+    """A text, word by word; words that were given are joined by blanks."""
+
+    text: str
+    words: list[TaggedWord]
+    chunks: list[TaggedChunk]
+
+
+TAG = Ability(
+    name="tag",
+    purpose="tagging",
+    request=TagRequest,
+    answer=Tagged,
+    example={"texts": ["the river is in Zürich", ["already", "cut", "into", "words"]]},
+)
+
+
 @dataclass(frozen=True)
 class Tagging(Family[TaggingExample]):
     """A tag for each word."""
 
     name: ClassVar[str] = "tagging"
+    kind: ClassVar[str] = "tagging"
+    reader = TagReader
+    ability: ClassVar[Ability | None] = TAG
+    card: ClassVar[Card] = Card(
+        what="An ELECTRA that gives each word of a text a tag.",
+        hub_task="token-classification",
+        use='model.tag(["The chef ate the meal."])',
+        pipeline='pipeline("token-classification", model=folder)("The chef ate the meal.")',
+    )
 
     tags: tuple[str, ...]
     """In the order of the head's logits; BIOES if the scheme is entities. `learn` finds them in examples."""
@@ -257,6 +345,37 @@ class Tagging(Family[TaggingExample]):
         """The tags of the head."""
         return self.tags
 
+    def settings(self) -> dict[str, Any]:
+        """Both fields."""
+        return dataclasses.asdict(self)
+
+    def can_judge(self, other: Family[Any]) -> bool:
+        """Whatever tags occur there: those that this model does not know count as wrong."""
+        return self.name == other.name
+
+    @classmethod
+    def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
+        """With the tags of the training sentences, read in whatever scheme they are."""
+        family, read, notes = understand_tags(splits)
+        return Learned(family, "f1" if family.scheme == "entities" else "accuracy", read, notes)
+
+    def adapted(self, examples: Sequence[TaggingExample]) -> list[TaggingExample]:
+        """Tags that mark chunks in IOB2, whatever scheme they are in."""
+        if self.scheme != "entities":
+            return list(examples)
+        for example in examples:
+            for word, tag in enumerate(example.tags or ()):
+                if not marks_chunks(tag):
+                    raise InputError(
+                        f"{example.where_is(word)}: the tag is {tag!r}, but the model knows O and such as "
+                        "B-NP"
+                    )
+        return [_in_iob2(example) for example in examples]
+
+    def line_example(self, line: str, *, id: str, where: str) -> TaggingExample:
+        """The words between blanks."""
+        return TaggingExample(id=id, where=where, words=tuple(line.split()), tags=None)
+
     def rows(
         self, examples: Sequence[TaggingExample], tokenizer: Tokenizer, *, max_length: int
     ) -> list[TaskRow]:
@@ -270,7 +389,7 @@ class Tagging(Family[TaggingExample]):
             targets = None if example.tags is None else self._targets(example.tags)
             # Of a word that alone is longer than a row, its beginning: only its first token is judged.
             fitting = [word[:room] for word in words]
-            for window in windows([len(word) for word in fitting], room=room):
+            for window in word_windows([len(word) for word in fitting], room=room):
                 rows.append(make_row(fitting, window, targets, tokenizer, example=number, unit=len(rows)))
         return rows
 
@@ -323,6 +442,83 @@ class Tagging(Family[TaggingExample]):
         of_chunks = chunk_scores(count_chunks(true, predicted))
         return {**of_chunks, "accuracy": tag_accuracy(true, predicted)}
 
+    def mistakes(self, example: TaggingExample, prediction: Prediction) -> Iterator[Mistake]:
+        """One for each wrong word; the surer the worse."""
+        triples = zip(example.tags or (), prediction["tags"], prediction["confidences"], strict=True)
+        for place, (gold, predicted, confidence) in enumerate(triples):
+            if gold != predicted:
+                words = [
+                    f"[{word}]" if number == place else word for number, word in enumerate(example.words)
+                ]
+                said = {
+                    "where": example.where_is(place),
+                    "text": " ".join(words),
+                    "gold": gold,
+                    "predicted": predicted,
+                    "confidence": confidence,
+                }
+                yield Mistake(confidence, said)
+
+    def table_row(self, example: TaggingExample, prediction: Prediction) -> dict[str, str]:
+        """Words and tags with blanks between them."""
+        return {"tokens": " ".join(example.words), "tags": " ".join(prediction["tags"])}
+
+    def answer(self, fields: Mapping[str, Any], predictor: Predictor) -> list[Tagged]:
+        """Each word with its tag, and the chunks that tags mark.
+
+        A text is cut into words as the tokenizer does it; a list of words is taken as it is.
+        """
+        sentences = cut_into_words(fields["texts"], predictor)
+        # There are no rows for a sentence without words.
+        examples = [
+            TaggingExample(
+                id=str(number), where=f"texts[{number}]", words=tuple(word.text for word in words), tags=None
+            )
+            for number, (_, words) in enumerate(sentences)
+            if words
+        ]
+        predictions = iter(predictor.predict(self, examples))
+        return [
+            self._tagged(text, words, next(predictions)) if words else Tagged(text=text, words=[], chunks=[])
+            for text, words in sentences
+        ]
+
+    def _tagged(self, text: str, words: Sequence[Word], prediction: Prediction) -> Tagged:
+        tags = prediction["tags"]
+        marked = chunks(tags) if self.scheme == "entities" else []
+        places = [(words[chunk.first].start, words[chunk.last].end, chunk.type) for chunk in marked]
+        return Tagged(
+            text=text,
+            words=[
+                TaggedWord(text=word.text, start=word.start, end=word.end, tag=tag, confidence=confidence)
+                for word, tag, confidence in zip(words, tags, prediction["confidences"], strict=True)
+            ],
+            chunks=[
+                TaggedChunk(text=text[start:end], start=start, end=end, type=kind)
+                for start, end, kind in places
+            ],
+        )
+
+    def transformers_obstacle(self, config: EncoderConfig) -> str | None:
+        """None: it has the same layer."""
+        return None
+
+    def to_transformers(self, head: nn.Module) -> TransformersHead:
+        """The same layer."""
+        state = head.state_dict()
+        tensors = {f"classifier.{kind}": state[f"output.{kind}"] for kind in ("weight", "bias")}
+        return TransformersHead("ElectraForTokenClassification", label_names(self.tags), tensors)
+
+    def from_transformers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The same layer."""
+        return {f"output.{kind}": tensors[f"classifier.{kind}"] for kind in ("weight", "bias")}
+
+    def onnx_outputs(
+        self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
+    ) -> dict[str, Tensor]:
+        """The logits of every token."""
+        return {"logits": head(hidden_BLD)}
+
     def _encode(
         self, examples: Sequence[TaggingExample], tokenizer: Tokenizer
     ) -> Iterator[list[NDArray[np.uint32]]]:
@@ -364,10 +560,10 @@ def make_row(
     unit: int,
 ) -> TaskRow:
     """One window of a sentence, between [CLS] and [SEP]."""
-    inside = words[window.first : window.end]
+    inside = words[window.start : window.stop]
     ids = np.concatenate([[tokenizer.cls_id], *inside, [tokenizer.sep_id]]).astype(np.uint32)
     starts = 1 + np.cumsum([0, *map(len, inside)])
-    judged = slice(window.judged, window.judged_end)
+    judged = slice(window.judged, window.judged_stop)
     return TaskRow(
         input_ids=ids,
         token_type_ids=np.zeros(len(ids), np.uint8),
@@ -375,30 +571,142 @@ def make_row(
         unit=unit,
         targets={} if targets is None else {"tags": targets[judged]},
         origin=JudgedWords(
-            window.judged, starts[window.judged - window.first : window.judged_end - window.first]
+            window.judged, starts[window.judged - window.start : window.judged_stop - window.start]
         ),
     )
 
 
-def windows(lengths: Sequence[int], *, room: int) -> list[Window]:
-    """Cut a sentence between words so that each window fits; every word is judged once.
+def cut_into_words(
+    texts: Sequence[str | Sequence[str]], predictor: Predictor
+) -> list[tuple[str, list[Word]]]:
+    """Each text with its words; lists of words are joined by blanks."""
+    if isinstance(texts, str):
+        check_texts(texts)
+    lists = [
+        check_texts([given] if isinstance(given, str) else given, name=f"texts[{number}]")
+        for number, given in enumerate(texts)
+    ]
+    located = iter(locate([given for given in texts if isinstance(given, str)], predictor.tokenizer))
+    return [
+        (given, words_of(given, next(located), predictor.continues_word))
+        if isinstance(given, str)
+        else join_words(words)
+        for given, words in zip(texts, lists, strict=True)
+    ]
 
-    Two windows share words. The first half of those is judged in the first window, the other half in the
-    second, so that a word has neighbours on both sides wherever the sentence gives it some.
-    """
-    assert max(lengths) <= room
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    found: list[Window] = []
-    first = judged = 0
-    while judged < len(lengths):
-        end = int(np.searchsorted(ends, starts[first] + room, side="right"))
-        next_first = judged_end = end
-        if end < len(lengths):
-            # As many words as the shared part holds, and such that the next word fits in behind them.
-            shared_from = max(ends[end - 1] - int(CONTEXT_SHARE * room), ends[end] - room)
-            next_first = max(first + 1, int(np.searchsorted(starts, shared_from)))
-            judged_end = (next_first + end + 1) // 2
-        found.append(Window(first, judged, judged_end, end))
-        first, judged = next_first, judged_end
-    return found
+
+SCHEME_NAMES: dict[Scheme, str] = {"iob1": "IOB1", "iob2": "IOB2", "bioes": "BIOES"}
+_SHOWN = 12
+
+Sentences = Mapping[str, Sequence[TaggingExample]]
+"""By split."""
+
+
+class TaggedData(NamedTuple):
+    """What the tags turned out to be."""
+
+    family: Tagging
+    splits: dict[str, list[TaggingExample]]
+    """The same sentences; tags that mark chunks are in IOB2 now, whatever scheme they came in."""
+    notes: list[str]
+
+
+def understand_tags(splits: Sentences, *, scheme: TagKind | None = None) -> TaggedData:
+    """Find out what the tags mean and whether they can be learned; `scheme` if it is known."""
+    learned = splits.get(TRAIN) or [example for examples in splits.values() for example in examples]
+    counts = Counter(tag for example in learned for tag in example.tags or ())
+    if not counts:
+        raise InputError(
+            f"{learned[0].where}: no tags, expected one for each word" if learned else "no sentences"
+        )
+    scheme = scheme or _guess(counts)
+    notes = [_found(counts, scheme)]
+    read = {name: list(examples) for name, examples in splits.items()}
+    if scheme == "entities":
+        _check_tags(splits)
+        style = detect([example.tags for example in learned if example.tags])
+        notes += [f"chunks are marked in {SCHEME_NAMES[style]}", *_broken(splits, style)]
+        read = {name: [_in_iob2(example) for example in examples] for name, examples in read.items()}
+    family = Tagging.learn(learned, scheme=scheme)
+    if len(family.tags) == 1:
+        raise InputError(
+            f"{learned[0].where}: all words of {len(learned)} sentences have the tag {family.tags[0]!r}, "
+            "expected at least two tags: is it the right column?"
+        )
+    notes += [note for name, examples in read.items() for note in _unseen(name, examples, family)]
+    return TaggedData(family, read, notes)
+
+
+def _guess(counts: Counter[str]) -> TagKind:
+    """Chunks if most words have a tag that can mark one, so that a misspelt tag does not decide."""
+    marking = sum(count for tag, count in counts.items() if marks_chunks(tag))
+    any_chunk = any(marks_chunks(tag) and tag != OUTSIDE for tag in counts)
+    return "entities" if any_chunk and 2 * marking > counts.total() else "tokens"
+
+
+def _check_tags(splits: Sentences) -> None:
+    for example in (example for examples in splits.values() for example in examples):
+        for index, tag in enumerate(example.tags or ()):
+            if not marks_chunks(tag):
+                raise InputError(
+                    f"{example.where_is(index)}: the tag is {tag!r}, expected O, or one like B-NP that "
+                    "begins with B-, I-, E- or S-; if tags do not mark chunks, set the scheme to tokens"
+                )
+
+
+def _in_iob2(example: TaggingExample) -> TaggingExample:
+    tags = None if example.tags is None else tuple(convert(example.tags, scheme="iob2"))
+    return replace(example, tags=tags)
+
+
+def _found(counts: Counter[str], scheme: TagKind) -> str:
+    """The labels that were found, the frequent ones with their numbers."""
+    if scheme == "tokens":
+        return f"{len(counts)} tags, each scored by itself: {_listed(counts)}"
+    # A chunk of several words counts more than once: this is about the words that are learned from.
+    types = Counter[str]()
+    for tag, count in counts.items():
+        types[split_tag(tag)[1] or OUTSIDE] += count
+    return f"words by type of chunk: {_listed(types)}"
+
+
+def _listed(counts: Counter[str]) -> str:
+    shown = ", ".join(f"{name} {count:,}" for name, count in counts.most_common(_SHOWN))
+    return shown + (f" and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else "")
+
+
+def _broken(splits: Sentences, style: Scheme) -> list[str]:
+    """Where tags break their scheme, if any do."""
+    notes = []
+    for name, examples in splits.items():
+        found = [
+            (example, index) for example in examples for index in violations(example.tags or (), scheme=style)
+        ]
+        if found:
+            example, index = found[0]
+            before, tag = ("the start of the sentence", *(example.tags or ()))[index : index + 2]
+            notes.append(
+                f"{name}: {len(found):,} {_words(found)} a tag that breaks {SCHEME_NAMES[style]}, read as "
+                f"conlleval reads it; the first is at {example.where_is(index)}: {tag} after {before}"
+            )
+    return notes
+
+
+def _unseen(name: str, examples: Sequence[TaggingExample], family: Tagging) -> list[str]:
+    """Tags that cannot be predicted since they were not there to be learned."""
+    found: dict[str, list[str]] = {}
+    for example in examples:
+        for index, tag in enumerate(internal_tags(example.tags or (), family.scheme)):
+            if tag not in family.tags:
+                found.setdefault(tag, []).append(example.where_is(index))
+    places = [f"{tag} ({len(where):,}, the first at {where[0]})" for tag, where in found.items()]
+    total = [where for of_tag in found.values() for where in of_tag]
+    if not found:
+        return []
+    shown = ", ".join(places[:_SHOWN]) + (" and more" if len(places) > _SHOWN else "")
+    words = f"{len(total):,} {_words(total)} a tag that {TRAIN} lacks"
+    return [f"{name}: {words}, so that it cannot be predicted and counts as wrong: {shown}"]
+
+
+def _words(found: Sequence[object]) -> str:
+    return "word has" if len(found) == 1 else "words have"

@@ -13,8 +13,7 @@ from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
 from electra.tasks.batches import collate
 from electra.tasks.families.family import TextExample
-from electra.tasks.families.similarity import Similarity
-from electra.tasks.folders import add_sentence_transformer
+from electra.tasks.families.similarity import Similarity, add_sentence_transformer
 from electra.text import tokenizer as tokenizers
 
 pytestmark = pytest.mark.numeric

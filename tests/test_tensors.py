@@ -4,10 +4,12 @@ import pickle
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 from electra.errors import InputError
-from electra.train import checkpoint
+from electra.tensors import read_tensors, write_tensors
+from electra.train.checkpoint import snapshot
 
 KINDS = {
     "fp32": torch.tensor([[1.5, -0.0], [math.inf, 1e-45]]),
@@ -39,11 +41,17 @@ def assert_same_bits(first, second):
         assert ours.tobytes() == theirs.tobytes(), name
 
 
+def write(path, tensors):
+    """As a checkpoint does: every tensor once."""
+    content = snapshot(tensors)
+    write_tensors(path, content.tensors, shared=content.shared)
+
+
 @pytest.mark.parametrize("tensors", [KINDS, {}], ids=["kinds", "none"])
 def test_every_kind_of_tensor_comes_back_bit_for_bit(tmp_path, tensors):
     path = tmp_path / "model.safetensors"
-    checkpoint.write_tensors(path, checkpoint.snapshot(tensors))
-    assert_same_bits(checkpoint.read_tensors(path), tensors)
+    write(path, tensors)
+    assert_same_bits(read_tensors(path), tensors)
 
 
 class Tied(nn.Module):
@@ -58,11 +66,9 @@ class Tied(nn.Module):
 
 def test_a_shared_tensor_is_stored_once_and_restored_under_both_names(tmp_path):
     model, path = Tied(), tmp_path / "model.safetensors"
-    content = checkpoint.snapshot(model.state_dict())
-    checkpoint.write_tensors(path, content)
-    assert content.num_bytes == 50 * 4 * 4
-    assert path.stat().st_size < 1.5 * content.num_bytes
-    loaded = checkpoint.read_tensors(path)
+    write(path, model.state_dict())
+    assert path.stat().st_size < 1.5 * 50 * 4 * 4
+    loaded = read_tensors(path)
     assert_same_bits(loaded, dict(model.state_dict()))
     assert loaded["generator.weight"].data_ptr() == loaded["discriminator.weight"].data_ptr()
     other = Tied()
@@ -74,23 +80,23 @@ def test_views_of_one_tensor_that_differ_are_not_taken_for_the_same(tmp_path):
     whole = torch.arange(6.0)
     views = {"whole": whole, "first": whole[:3], "last": whole[3:], "square": whole[:4].view(2, 2)}
     views |= {"turned": views["square"].t(), "bits": whole.view(torch.int32)}
-    checkpoint.write_tensors(tmp_path / "a.safetensors", checkpoint.snapshot(views))
-    assert_same_bits(checkpoint.read_tensors(tmp_path / "a.safetensors"), views)
+    write(tmp_path / "a.safetensors", views)
+    assert_same_bits(read_tensors(tmp_path / "a.safetensors"), views)
 
 
 def test_the_same_tensors_make_the_same_file(tmp_path):
     tensors = {f"name{n}": torch.ones(n) for n in range(9)}
     tensors |= {f"alias{n}": tensors[f"name{n}"] for n in range(9)}
     for n in range(4):
-        checkpoint.write_tensors(tmp_path / str(n), checkpoint.snapshot(tensors))
+        write(tmp_path / str(n), tensors)
     assert len({hashlib.sha256((tmp_path / str(n)).read_bytes()).digest() for n in range(4)}) == 1
 
 
 def test_changing_what_was_read_does_not_change_the_file(tmp_path):
     path = tmp_path / "a.safetensors"
-    checkpoint.write_tensors(path, checkpoint.snapshot({"a": torch.ones(1000)}))
+    write(path, {"a": torch.ones(1000)})
     before = path.read_bytes()
-    checkpoint.read_tensors(path)["a"].zero_()
+    read_tensors(path)["a"].zero_()
     assert path.read_bytes() == before
 
 
@@ -98,5 +104,27 @@ def test_changing_what_was_read_does_not_change_the_file(tmp_path):
 def test_what_is_no_safetensors_file_is_named(tmp_path, content):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"model\.safetensors is not a safetensors file"):
-        checkpoint.read_tensors(path)
+    with pytest.raises(InputError, match=r"model\.safetensors is not a readable safetensors file"):
+        read_tensors(path)
+
+
+def test_without_names_that_are_shared_each_tensor_is_written_for_itself(tmp_path):
+    path, table = tmp_path / "a.safetensors", torch.arange(6.0)
+    write_tensors(path, {"a": table, "b": table, "part": table[2:4]})
+    assert_same_bits(read_tensors(path), {"a": table, "b": table, "part": table[2:4]})
+    with safe_open(path, framework="pt") as file:
+        # Without it transformers refuses the file.
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_the_checksum_is_compared_while_reading(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"a": torch.ones(10)})
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert torch.equal(read_tensors(path, sha256=sha256)["a"], torch.ones(10))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    read_tensors(path)
+    with pytest.raises(InputError, match=rf"a\.safetensors is damaged.*{sha256}"):
+        read_tensors(path, sha256=sha256)

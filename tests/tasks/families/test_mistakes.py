@@ -1,11 +1,12 @@
 import pytest
 
 from electra.tasks.families.answering import Answer, AnswerExample, QuestionAnswering
-from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
-from electra.tasks.families.family import ChoiceExample, TextExample
+from electra.tasks.families.choice import ChoiceExample, MultipleChoice
+from electra.tasks.families.classification import Classification, MultiLabel, Regression
+from electra.tasks.families.family import TextExample
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging, TaggingExample
-from electra.tasks.results import MAX_MISTAKES, confusion_of, worst_mistakes
+from electra.tasks.results import MAX_MISTAKES, worst_mistakes
 
 FAMILY = Classification(("no", "yes"))
 
@@ -43,11 +44,8 @@ def test_there_are_not_more_than_a_person_looks_at():
 def test_confusion_has_a_row_for_each_true_label():
     examples = [text(0), text(0), text(1)]
     predictions = [said("no", 0.9), said("yes", 0.9), said("yes", 0.9)]
-    assert confusion_of(FAMILY, examples, predictions) == {
-        "labels": ["no", "yes"],
-        "counts": [[1, 1], [0, 1]],
-    }
-    assert confusion_of(Regression(), [text(0.5)], [{"value": 1.0}]) is None
+    assert FAMILY.confusion(examples, predictions) == [[1, 1], [0, 1]]
+    assert Regression().confusion([text(0.5)], [{"value": 1.0}]) is None
 
 
 QUESTION = AnswerExample(

@@ -4,13 +4,13 @@ import pytest
 
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import Score, TextExample
-from electra.tasks.results import (
+from electra.tasks.seed_results import (
     Judgement,
-    Outcome,
-    read_outcome,
+    SeedResult,
     read_predictions,
-    write_outcome,
+    read_seed_result,
     write_predictions,
+    write_seed_result,
 )
 from electra.tasks.task import Task
 
@@ -20,15 +20,15 @@ def test_what_is_written_is_read_again_in_its_order(tmp_path):
     task = Task(name="any", family=Classification(("no", "yes")), splits={"dev": examples}, main_score="mcc")
     scores = {"mcc": Score(math.nan, "all equal"), "accuracy": Score(0.5)}
     judgement = Judgement(scores=scores, predictions=[{"label": "no", "note": "x\u2028y"}])
-    outcome = Outcome(
+    result = SeedResult(
         seed=3,
         judgements={"any": {"dev": judgement}},
         facts={"config": {"a": 1}},
         train={"steps": 7},
         history={"any": [{"step": 7, "dev": {"accuracy": 0.5}}]},
     )
-    write_outcome(tmp_path, outcome, [task])
-    again = read_outcome(tmp_path)
+    write_seed_result(tmp_path, result, [task])
+    again = read_seed_result(tmp_path)
     (same,) = again.judgements["any"].values()
     assert list(same.scores) == ["mcc", "accuracy"]
     assert same.scores["accuracy"] == Score(0.5)
@@ -37,9 +37,9 @@ def test_what_is_written_is_read_again_in_its_order(tmp_path):
     assert same.predictions == judgement.predictions
     assert (again.seed, again.facts, again.train, again.history) == (
         3,
-        outcome.facts,
-        outcome.train,
-        outcome.history,
+        result.facts,
+        result.train,
+        result.history,
     )
 
 

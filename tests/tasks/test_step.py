@@ -9,9 +9,9 @@ from electra.errors import InputError
 from electra.model.encoder import Encoder, initialise
 from electra.model.names import layer_depth
 from electra.seeds import torch_generator
-from electra.tasks.batches import TaskTurns, TrainBatches, collate
-from electra.tasks.families.classification import Classification, MultipleChoice, Regression
-from electra.tasks.families.family import ChoiceExample
+from electra.tasks.batches import TaskMixture, TrainBatches, collate
+from electra.tasks.families.choice import ChoiceExample, MultipleChoice
+from electra.tasks.families.classification import Classification, Regression
 from electra.tasks.families.tagging import Tagging
 from electra.tasks.model import TaskModel
 from electra.tasks.step import FinetuneProblem, HeldOut, Share, flops_per_token
@@ -72,7 +72,7 @@ def build(tiny_config, tokenizer, make_opinions):
         return FinetuneProblem(
             model=model,
             module=model,
-            train=TaskTurns(batches, seed=seed),
+            train=TaskMixture(batches, seed=seed),
             held_out=[
                 HeldOut(
                     task=name,

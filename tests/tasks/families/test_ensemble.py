@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from electra.tasks import study
 from electra.tasks.families.answering import AnswerExample, QuestionAnswering
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import TextExample
@@ -12,7 +11,7 @@ EXAMPLE = TextExample(id="1", where="here", text="a", label=0)
 
 def test_probabilities_are_averaged_not_votes_counted():
     outputs = [[np.array([0.49, 0.51])], [np.array([0.49, 0.51])], [np.array([0.9, 0.1])]]
-    (said,) = study.averaged(Classification(("no", "yes")), [EXAMPLE], [], outputs)
+    (said,) = Classification(("no", "yes")).averaged([EXAMPLE], [], outputs)
     assert said["label"] == "no"
     assert said["probabilities"]["no"] == pytest.approx((0.49 + 0.49 + 0.9) / 3)
 
@@ -36,16 +35,16 @@ def test_answers_are_put_together_by_their_probability():
         [answer("cat", 0.6, null_odds=-1.0, other="dog")],
         [answer("dog", 0.9, null_odds=-2.0, other="cat")],
     ]
-    (said,) = study.averaged(family, [example], [], models)
+    (said,) = family.averaged([example], [], models)
     assert said["text"] == said["answer"] == "dog"
     assert said["n_best"][0] == {"text": "dog", "probability": pytest.approx((0.4 + 0.9) / 2)}
     assert said["null_odds"] == pytest.approx(-1.5)
     doubting = [[{**one[0], "null_odds": 1.0}] for one in models]
-    (said,) = study.averaged(family, [example], [], doubting)
+    (said,) = family.averaged([example], [], doubting)
     assert (said["text"], said["answer"]) == ("dog", "")
 
 
 def test_ranks_have_no_mean():
-    assert study.ensemble_obstacle(Similarity(loss="contrastive"))
-    assert study.ensemble_obstacle(Similarity()) is None
-    assert study.ensemble_obstacle(Classification(("no", "yes"))) is None
+    assert Similarity(loss="contrastive").ensemble_obstacle
+    assert Similarity().ensemble_obstacle is None
+    assert Classification(("no", "yes")).ensemble_obstacle is None

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra.errors import InputError
-from electra.prediction.spans import (
+from electra.text import tokenizer as tokenizers
+from electra.text.spans import (
     SharedTokenizer,
     check_texts,
     gaps,
@@ -13,7 +14,6 @@ from electra.prediction.spans import (
     locate_with_gaps,
     words_of,
 )
-from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import TokenizerConfig
 
 SAMPLE = ["the café was naïve don't stop 日本語 한국어 🙂 a b c [MASK] e\u0301tude"] * 5

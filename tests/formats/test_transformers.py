@@ -11,17 +11,17 @@ from transformers.utils import logging as transformers_logging
 
 from electra import files
 from electra.errors import InputError
-from electra.formats.imported import write_imported
+from electra.formats.imported import read_transformers, write_imported
 from electra.formats.transformers import (
     find_source,
-    read_transformers,
     seal,
     set_tokenizer,
     write_transformers,
 )
 from electra.prediction.load import load
 from electra.tasks.families.answering import QuestionAnswering
-from electra.tasks.families.classification import Classification, MultiLabel, MultipleChoice, Regression
+from electra.tasks.families.choice import MultipleChoice
+from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
 
@@ -269,7 +269,7 @@ def test_damaged_weights_are_refused(run, tmp_path, part):
     copied = shutil.copytree(run, tmp_path / "run")
     weights = copied / "final" / part / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    with pytest.raises(InputError, match="is damaged or missing"):
+    with pytest.raises(InputError, match="is damaged"):
         find_source(str(copied), part=part)
 
 

@@ -1,0 +1,421 @@
+"""A folder with a model <-> its config, weights and tokenizer: the one reader and writer of such folders.
+
+    folder = open_model("RUN")           # or RUN/final, a fine-tuned, imported or exported model, or a folder
+    encoder = folder.encoder()           # of transformers with an ELECTRA or a model of BERT's shape
+
+config.json         sizes, as transformers has them; model_type is `electra-own` where it cannot express them
+model.safetensors   the encoder and, where transformers has a class for it, the head; or shards and an index
+head.safetensors    else the head, by our names
+tokenizer.json ...  the tokenizer
+manifest.json       here or, in a run, beside the folders of its networks: the checksum of every file
+
+A folder is opened once and handed on: what it holds is read when it is first asked for, and never twice.
+Weights are compared with the manifest while they are read. Nothing is ever unpickled.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from electra import files
+from electra.errors import InputError
+from electra.model import names
+from electra.model.encoder import Encoder
+from electra.model.heads import DiscriminatorHead, GeneratorHead
+from electra.model.names import ARCHITECTURES, Role
+from electra.model.sizes import EncoderConfig, transformers_obstacle
+from electra.tensors import read_tensors, write_tensors
+from electra.text.tokenizer import SETTINGS_FILE, TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer, read_tokenizer
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+HEAD_WEIGHTS, GRAPH = "head.safetensors", "model.onnx"
+FINAL = "final"
+"""Folder of a run, or of a fine-tuning, that holds its model."""
+KIND = "model"
+"""What the manifest of a run's or an import's networks calls them."""
+OWN_LAYOUT = "electra-own"
+"""The `model_type` of encoders that transformers cannot express."""
+ONNX_KEY = "electra_onnx"
+"""Key of config.json in folders that were exported for onnxruntime."""
+TOKENIZER_LENGTH = "model_max_length"
+"""Key of tokenizer_config.json: tokens to which transformers cuts a text if asked to."""
+
+NetworkHead = DiscriminatorHead | GeneratorHead
+HEADS: dict[Role, Callable[[EncoderConfig], NetworkHead]] = {
+    "discriminator": DiscriminatorHead,
+    "generator": GeneratorHead,
+}
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+Built = TypeVar("Built", bound=nn.Module)
+
+
+def open_model(path: str | Path, *, tokenizer: type[Tokenizer] = Tokenizer) -> "ModelFolder":
+    """The folder with the encoder that a person means by a run, by its `final` or by a folder itself."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InputError(
+            f"there is no folder {path}: expected a run of `electra pretrain`, or a folder with {CONFIG} and "
+            f"{WEIGHTS}. A model on the Hugging Face hub must be downloaded first: hf download {path} "
+            f"--local-dir DIR"
+        )
+    final = folder / FINAL
+    for place in (folder, final):
+        if (place / CONFIG).is_file():
+            return ModelFolder(place, tokenizer_type=tokenizer)
+        if (place / files.MANIFEST).is_file():
+            return ModelFolder(
+                place / str(files.read_manifest(place, kind=KIND)["encoder"]), tokenizer_type=tokenizer
+            )
+    if (folder / "checkpoints").is_dir() or (folder / "config.yaml").is_file():
+        raise InputError(
+            f"{folder} is an unfinished run: it has no {final}. Resume it with `electra pretrain --config "
+            f"{folder / 'config.yaml'}`, which writes the model at its end; a smaller --train.steps (with "
+            f"--resume.allow_changes train.steps) ends it sooner"
+        )
+    found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:8]) or "nothing"
+    raise InputError(f"{folder} holds no model: it has no {CONFIG}, only {found}")
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """One model on the disk. Each of its files is read when it is first needed."""
+
+    path: Path
+    tokenizer_type: type[Tokenizer] = Tokenizer
+    """What to read the tokenizer as."""
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The content of config.json."""
+        self.check_files(CONFIG)
+        values = files.read_json(self.path / CONFIG)
+        if not isinstance(values, dict):
+            raise InputError(f"{self.path / CONFIG} holds no JSON object")
+        return values
+
+    @cached_property
+    def config(self) -> EncoderConfig:
+        """The sizes of the encoder."""
+        path, values = self.path / CONFIG, self.values
+        model_type = values.get("model_type")
+        if model_type not in ("electra", "bert", OWN_LAYOUT):
+            raise InputError(f"{path}: model_type is {model_type!r}, expected 'electra' or 'bert'")
+        needed = (*_SIZES, "embedding_size") if model_type != "bert" else _SIZES
+        if missing := [key for key in needed if key not in values]:
+            reason = values.get("not_transformers_because", "is it whole?")
+            raise InputError(f"{path} lacks {', '.join(missing)}: {reason}")
+        if model_type == OWN_LAYOUT:
+            known = {field.name for field in dataclasses.fields(EncoderConfig)}
+            return EncoderConfig(**{key: value for key, value in values.items() if key in known})
+        try:
+            return names.from_transformers_config(values)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, whose ids the encoder must know."""
+        self.check_files(TOKENIZER_FILE, VOCABULARY_FILE)
+        return self.require_vocabulary(self.tokenizer_type(read_tokenizer(self.path)))
+
+    def require_vocabulary(self, tokenizer: Tokenizer) -> Tokenizer:
+        """The same tokenizer, unless it has more tokens than the encoder."""
+        if tokenizer.vocab_size > self.config.vocab_size:
+            raise InputError(
+                f"the tokenizer in {self.path} has {tokenizer.vocab_size} tokens, the model only "
+                f"{self.config.vocab_size}: put the tokenizer there that the model was trained with"
+            )
+        return tokenizer
+
+    @property
+    def tokenizer_length(self) -> int | None:
+        """Tokens of a row, as `electra export` notes them for transformers; None if it did not."""
+        settings = self.path / SETTINGS_FILE
+        length: int | None = files.read_json(settings).get(TOKENIZER_LENGTH) if settings.is_file() else None
+        return length
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """All weights by the names they have here, in float32, from one file or from shards."""
+        if (self.path / WEIGHTS).is_file():
+            shards = [WEIGHTS]
+        elif (self.path / INDEX).is_file():
+            shards = sorted(set(files.read_json(self.path / INDEX)["weight_map"].values()))
+        else:
+            raise InputError(f"{self.path} has no {WEIGHTS}: {self._explain_no_weights()}")
+        return {name: tensor for shard in shards for name, tensor in self._read(shard).items()}
+
+    @cached_property
+    def head_tensors(self) -> dict[str, Tensor]:
+        """The head that has a file of its own, by our names; empty if there is none."""
+        return self._read(HEAD_WEIGHTS) if (self.path / HEAD_WEIGHTS).is_file() else {}
+
+    @property
+    def is_own_layout(self) -> bool:
+        """Whether weights are by our names, since transformers cannot express the encoder."""
+        return self.values.get("model_type") == OWN_LAYOUT
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether it was exported for onnxruntime."""
+        return ONNX_KEY in self.values
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it holds one encoder, unlike the two towers of Electric's generator."""
+        return not self.is_own_layout or "hidden_size" in self.values
+
+    @cached_property
+    def run(self) -> Mapping[str, Any]:
+        """The manifest of the run or import that this network is part of; empty if it is part of none."""
+        path = self.path.parent / files.MANIFEST
+        if not path.is_file() or _kind(path) != KIND:
+            return {}
+        manifest = files.read_manifest(path.parent, kind=KIND)
+        return manifest if f"{self.path.name}/{CONFIG}" in manifest["files"] else {}
+
+    @cached_property
+    def role(self) -> Role:
+        """Which network of pre-training it is, if its head is there; else an encoder."""
+        # The logits of Electric's network are no probabilities of a replacement without those of its noise.
+        if self.run.get("config", {}).get("objective") == "electric":
+            return "encoder"
+        heads: dict[str, Role] = {
+            prefix: role for role in HEADS for prefix in (f"{role}_head.", f"{role}_predictions.")
+        }
+        found = {
+            role for prefix, role in heads.items() if any(name.startswith(prefix) for name in self.tensors)
+        }
+        return min(found, default="encoder")
+
+    def encoder_state(self) -> dict[str, Tensor]:
+        """The weights of the encoder, by our names."""
+        if self.is_own_layout:
+            scopes = (f"{role}." for role in ARCHITECTURES)
+            scope = next((one for one in scopes if any(name.startswith(one) for name in self.tensors)), "")
+            return _below(scope, self.tensors)
+        try:
+            return names.encoder_from_transformers(self.tensors)
+        except InputError as error:
+            raise InputError(f"{self.path / WEIGHTS}: {error}") from error
+
+    def head_state(self) -> dict[str, Tensor]:
+        """The weights of the head of pre-training, by our names; empty for an encoder alone."""
+        if self.role == "encoder":
+            return {}
+        if self.is_own_layout:
+            return _below(f"{self.role}_head.", self.tensors)
+        tied = self.tensors.get(names.TIED.transformers)
+        table = self.tensors.get("electra.embeddings.word_embeddings.weight")
+        if tied is not None and table is not None and not torch.equal(tied, table):
+            raise InputError(
+                f"{self.path / WEIGHTS}: {names.TIED.transformers} differs from the word embeddings; in "
+                "ELECTRA they are one table"
+            )
+        modules = tuple(module.transformers for module, _ in names.HEADS[self.role])
+        foreign = {name: tensor for name, tensor in self.tensors.items() if name.startswith(modules)}
+        return _below(f"{self.role}_head.", names.from_transformers(foreign, self.role))
+
+    def encoder(self, *, dropout: float | None = None) -> Encoder:
+        """The encoder with its weights, and with another dropout than its own if one is given."""
+        config = with_dropout(self.config, dropout)
+        return filled(lambda: Encoder(config), self.encoder_state(), where=str(self.path))
+
+    def head(self) -> NetworkHead | None:
+        """The head of pre-training, if there is one."""
+        if self.role == "encoder":
+            return None
+        build = HEADS[self.role]
+        return filled(lambda: build(self.config), self.head_state(), where=str(self.path))
+
+    def partner(self) -> "ModelFolder | None":
+        """The other network of the same run, in the folder beside this one; None if there is none."""
+        if self.path.name not in HEADS:
+            return None
+        (place,) = (self.path.parent / role for role in HEADS if role != self.path.name)
+        if not (place / CONFIG).is_file():
+            return None
+        other = ModelFolder(place, tokenizer_type=self.tokenizer_type)
+        is_like = other.is_encoder and other.is_onnx == self.is_onnx
+        # Networks of one run have one vocabulary; others only happen to lie side by side.
+        return other if is_like and self._has_tokenizer_of(other) else None
+
+    def check_files(self, *wanted: str) -> None:
+        """Refuse files that are not as the manifest beside them says; without one, nothing can be said."""
+        for name in wanted:
+            sha256 = self._seal.get(name)
+            if sha256 is not None and not self._is_intact(name, sha256):
+                raise InputError(
+                    f"{self.path / name} is damaged or missing: its SHA-256 is not {sha256}. Copy the file "
+                    f"again or, if it was changed on purpose, delete {self.path / files.MANIFEST}"
+                )
+
+    def _read(self, name: str) -> dict[str, Tensor]:
+        of_run = self.run.get("files", {}).get(f"{self.path.name}/{name}", {})
+        sha256 = self._seal.get(name) or of_run.get("sha256")
+        return {key: tensor.float() for key, tensor in read_tensors(self.path / name, sha256=sha256).items()}
+
+    @cached_property
+    def _seal(self) -> dict[str, str]:
+        """File -> checksum, by the manifest beside it."""
+        path = self.path / files.MANIFEST
+        if not path.is_file():
+            return {}
+        manifest = files.read_manifest(self.path, kind=_kind(path))
+        return {name: facts["sha256"] for name, facts in manifest["files"].items()}
+
+    def _is_intact(self, name: str, sha256: str) -> bool:
+        return (self.path / name).is_file() and files.sha256(self.path / name) == sha256
+
+    def _has_tokenizer_of(self, other: "ModelFolder") -> bool:
+        paths = [folder.path / TOKENIZER_FILE for folder in (self, other)]
+        # Parsing a vocabulary takes longer than comparing it.
+        if all(path.is_file() for path in paths) and len({path.read_bytes() for path in paths}) == 1:
+            return True
+        return self.tokenizer.content_hash == other.tokenizer.content_hash
+
+    def _explain_no_weights(self) -> str:
+        if (self.path / GRAPH).is_file():
+            return (
+                "it was exported to ONNX, and only its graph is there. Name the folder it was made from; "
+                'for texts: electra.load(DIR, engine="onnx"), or electra serve --engine onnx'
+            )
+        if pickled := sorted(path.name for path in self.path.glob("*.bin")):
+            return (
+                f"{pickled[0]} could run any program when it is read and is refused; convert it with "
+                f"transformers, if you trust it: AutoModel.from_pretrained({str(self.path)!r})"
+                f".save_pretrained({str(self.path)!r})"
+            )
+        return "is the download whole?"
+
+
+def _kind(manifest: Path) -> str:
+    content = files.read_json(manifest)
+    return str(content.get("kind", "")) if isinstance(content, dict) else ""
+
+
+def _below(scope: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(scope): tensor for name, tensor in tensors.items() if name.startswith(scope)}
+
+
+def with_dropout(config: EncoderConfig, dropout: float | None) -> EncoderConfig:
+    """The same sizes with another dropout; None keeps their own."""
+    if dropout is None:
+        return config
+    return dataclasses.replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+
+
+def filled(build: Callable[[], Built], state: Mapping[str, Tensor], *, where: str) -> Built:
+    """A new module with given weights, without drawing random ones first."""
+    with torch.device("meta"):
+        module = build()
+    module.to_empty(device="cpu")
+    copy_state(state, module, where=where)
+    return module
+
+
+@torch.no_grad()
+def copy_state(state: Mapping[str, Tensor], module: nn.Module, *, where: str) -> None:
+    """Give a module its weights, exactly those that it has."""
+    target = module.state_dict()
+    require_same_shapes(state, target, where=where)
+    for name, tensor in target.items():
+        tensor.copy_(state[name])
+
+
+def require_same_shapes(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, where: str) -> None:
+    """Refuse weights with a name too few or too many, or of another shape than expected."""
+    if different := sorted(expected.keys() ^ state.keys()):
+        verb = "lacks" if different[0] in expected else "has an unknown"
+        more = f", and {len(different) - 1} more differ" if len(different) > 1 else ""
+        raise InputError(f"{where} {verb} weight {different[0]}{more}: is it a whole ELECTRA or BERT model?")
+    for name, tensor in expected.items():
+        if state[name].shape != tensor.shape:
+            raise InputError(
+                f"{where}: {name} has shape {list(state[name].shape)}, by the config it should be "
+                f"{list(tensor.shape)}"
+            )
+
+
+def network_shapes(sizes: Mapping[Role, EncoderConfig]) -> dict[str, Tensor]:
+    """What encoders of these sizes have as weights, with their heads: tensors without content."""
+    expected: dict[str, Tensor] = {}
+    with torch.device("meta"):
+        for role, config in sizes.items():
+            modules: dict[str, nn.Module] = {f"{role}.": Encoder(config)}
+            if role in HEADS:
+                modules[f"{role}_head."] = HEADS[role](config)
+            for scope, module in modules.items():
+                expected |= {f"{scope}{name}": tensor for name, tensor in module.state_dict().items()}
+    return expected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What is written into the folder of a model, by the names of its layout."""
+
+    values: dict[str, Any]
+    """For config.json."""
+    tensors: dict[str, Tensor]
+    """For model.safetensors."""
+    head: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    """For head.safetensors: what transformers has no class for, by our names."""
+
+
+def lay_out(config: EncoderConfig | None, state: Mapping[str, Tensor], role: Role) -> Contents:
+    """One network of a state dict of ours, for transformers if it can express it, else by our names.
+
+    Without a config it is no single encoder; without the head of its role it is an encoder alone.
+    """
+    obstacle = "it is not a single encoder" if config is None else transformers_obstacle(config)
+    if config is None or obstacle is not None:
+        sizes = {} if config is None else dataclasses.asdict(config)
+        own = {name: one for name, one in state.items() if name.startswith((f"{role}.", f"{role}_head."))}
+        return Contents(
+            values={**sizes, "model_type": OWN_LAYOUT, "not_transformers_because": obstacle}, tensors=own
+        )
+    values = names.to_transformers_config(config)
+    if role in HEADS and not any(name.startswith(f"{role}_head.") for name in state):
+        state, role = {f"encoder.{name}": one for name, one in _below(f"{role}.", state).items()}, "encoder"
+    return Contents(
+        values={**values, "architectures": [ARCHITECTURES[role]]}, tensors=names.to_transformers(state, role)
+    )
+
+
+def write_model(folder: Path, contents: Contents, tokenizer: Tokenizer) -> None:
+    """Fill a folder, which is made if need be, with all files of a model but the manifest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(folder / CONFIG, contents.values)
+    if contents.tensors:
+        write_tensors(folder / WEIGHTS, contents.tensors)
+    if contents.head:
+        write_tensors(folder / HEAD_WEIGHTS, contents.head)
+    tokenizer.save(folder)
+
+
+def write_networks(
+    folder: Path,
+    sizes: Mapping[Role, EncoderConfig | None],
+    state: Mapping[str, Tensor],
+    tokenizer: Tokenizer,
+    *,
+    encoder: Role,
+    facts: Mapping[str, Any],
+) -> None:
+    """A folder for each network, as a run's `final` has them, and a manifest; it appears when it is whole.
+
+    `encoder` is the one to fine-tune; `facts` are kept in the manifest.
+    """
+    with files.appearing_whole(folder) as unfinished:
+        obstacles = {}
+        for role, config in sizes.items():
+            contents = lay_out(config, state, role)
+            write_model(unfinished / role, contents, tokenizer)
+            obstacles[role] = contents.values.get("not_transformers_because")
+        files.write_manifest(unfinished, {"kind": KIND, "encoder": encoder, "obstacles": obstacles, **facts})
