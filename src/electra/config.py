@@ -1,7 +1,7 @@
 """Command line and YAML file -> one frozen dataclass, every key checked.
 
 A config is a dataclass beside what it configures. `parse` gives each the same interface:
-`--key value`, `--group.key value`, `--config file.yaml`, `--print_config`, `--help`.
+`--key value`, `--group.key value`, `--config FILE_OR_RECIPE`, `--print_config`, `--help`.
 """
 
 import argparse
@@ -11,13 +11,13 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import jsonargparse
 
 from electra import show
 from electra.errors import InputError
+from electra.recipes import config_path
 
 Config = TypeVar("Config")
 Value = TypeVar("Value")
@@ -29,9 +29,12 @@ jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 def parse(config_class: type[Config], arguments: Sequence[str], *, prog: str) -> Config:
     """Read a command line into `config_class`; an InputError names the key and the nearest valid one."""
     parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False, allow_abbrev=False)
-    parser.add_argument("--config", action="config", help="YAML file with any of the keys below.")
+    parser.add_argument(
+        "--config", action="config", help="YAML file with any of the keys below, or a recipe."
+    )
     parser.add_class_arguments(config_class)
     words = _join_lists(config_class, arguments)
+    words = _checked(partial(_with_config_paths, words), config_class, prog)
     # Read by itself first, so that a mistake in a file is reported with the file's name.
     for path in _config_files(words):
         _checked(partial(parser.parse_path, path), config_class, prog, where=f"{path}: ")
@@ -84,9 +87,21 @@ def _join_lists(config_class: type[Any], arguments: Sequence[str]) -> list[str]:
     return joined
 
 
+def _with_config_paths(words: Sequence[str]) -> list[str]:
+    """Every `--config X` as `--config=PATH`, where X is a path or the name of a recipe."""
+    replaced: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=")
+        if option == "--config" and (equals or rest):
+            word = f"--config={config_path(value if equals else rest.pop(0))}"
+        replaced.append(word)
+    return replaced
+
+
 def _config_files(words: Sequence[str]) -> list[str]:
-    after = [value for option, value in pairwise(words) if option == "--config"]
-    return after + [word.removeprefix("--config=") for word in words if word.startswith("--config=")]
+    return [word.removeprefix("--config=") for word in words if word.startswith("--config=")]
 
 
 _UNKNOWN_KEY = (
