@@ -48,7 +48,6 @@ def test_the_wheel_is_the_package_and_nothing_else(unpacked):
     assert files >= {
         "electra/py.typed",
         "electra/recipes/small.yaml",
-        "electra/report/page.css",
         "electra/serve/page/index.html",
         "electra/train/hardware.json",
     }
