@@ -32,6 +32,18 @@ format: $(VENV)/.installed-dev  ## put the code in its one format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+.PHONY: dist
+dist: $(VENV)/.installed-dev  ## a wheel and an sdist in dist/, tried in a fresh environment
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . > /dev/null
+	@ls dist/*
+	@echo "installing the wheel into a fresh environment (about two minutes) ..."
+	@set -e; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
+	  $(PYTHON) -m venv "$$fresh/venv"; \
+	  "$$fresh/venv/bin/python" -m pip --disable-pip-version-check --no-input -qq install \
+	    --constraint constraints.txt "$$(ls dist/*.whl)[report,tasks,serve]"; \
+	  "$$fresh/venv/bin/python" tests/smoke.py "$$fresh/empty"
+
 clean:  ## remove what these commands made
 	@rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
 

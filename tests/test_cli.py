@@ -1,18 +1,21 @@
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from electra import __version__
-from electra.cli import main
+from electra import __version__, run
+from electra.cli import VERBS, main
 
 
-def test_help_lists_every_verb(capsys):
+def test_help_lists_every_verb_and_every_verb_has_a_module(capsys):
     assert main(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert "prepare" in out
-    assert "demo" in out
+    lines = capsys.readouterr().out.splitlines()
+    for verb, what in VERBS.items():
+        assert [what] == [line.split(maxsplit=1)[1] for line in lines if line.startswith(f"  {verb} ")]
+    modules = {path.stem for path in Path(run.__file__).parent.glob("*.py")} - {"__init__"}
+    assert {verb.replace("import", "importing") for verb in VERBS} == modules
 
 
 def test_no_argument_is_help(capsys):

@@ -8,10 +8,11 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "electra"
 BASE = {"config", "errors", "files", "progress", "seeds", "show"}
 MAY_IMPORT = {
-    "config": {"errors", "show"},
+    "config": {"errors", "recipes", "show"},
     "errors": set(),
     "files": {"errors"},
     "progress": {"show"},
+    "recipes": {"errors", "show"},
     "seeds": set(),
     "show": set(),
     "tensors": {"errors", "files"},
@@ -31,7 +32,7 @@ MAY_IMPORT = {
     },
     "run": {
         *BASE,
-        *("cli", "demo", "text", "model", "pretraining", "train", "tasks"),
+        *("cli", "recipes", "demo", "text", "model", "pretraining", "train", "tasks"),
         *("prediction", "formats", "serve", "report", "bench"),
     },
     "cli": {"errors", "run", "show"},

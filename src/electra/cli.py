@@ -1,4 +1,4 @@
-"""`electra VERB ...` -> the verb's module in `run/`, imported only when it is asked for."""
+"""`electra VERB ...` -> `main` of the verb's module in `run/`, imported only when it is needed."""
 
 import importlib
 import signal
@@ -10,37 +10,38 @@ from typing import Protocol, cast
 from electra import show
 from electra.errors import InputError
 
-# The table of contents of the product: what each verb does, in the order a person meets them.
+# The table of contents of the product, in the order a person meets the commands.
 VERBS = {
-    "demo": "the whole path on the text every Python installation carries",
-    "prepare": "corpus -> tokenizer + token rows + manifest",
-    "plan": "settings -> parameters, FLOPs, memory, time and cost, before anything runs",
-    "pretrain": "rows -> run folder with checkpoints, metrics and the trained encoders",
-    "finetune": "model + task -> scores over seeds, fine-tuned model, report",
-    "evaluate": "fine-tuned model + labelled data -> scores",
-    "predict": "fine-tuned model + data -> predictions, submission files",
-    "import": "models of transformers or of the original TensorFlow code -> ours, to use or to train on",
-    "export": "a model -> a folder for transformers or ONNX (fp32, int8), with a model card",
-    "serve": "a model -> an HTTP API, and a page to play the game of the paper",
-    "bench": "our speed beside the alternatives and the machine's own peak, in one run",
-    "report": "run folders -> one page with curves, health and samples",
+    "demo": "Run the whole path on text that every Python installation carries",
+    "recipes": "List the ready-made pre-training configs, or print one",
+    "prepare": "Turn a corpus into a tokenizer and token rows",
+    "plan": "Estimate parameters, FLOPs, memory, time and cost before a run",
+    "pretrain": "Pre-train an encoder, or resume a run",
+    "finetune": "Fine-tune a model on a task over several seeds",
+    "evaluate": "Score a fine-tuned model on labelled data",
+    "predict": "Write a fine-tuned model's predictions and submission files",
+    "import": "Import Hugging Face or TensorFlow checkpoints",
+    "export": "Export a model to transformers or ONNX (fp32, int8), with a model card",
+    "serve": "Serve a model as an HTTP API with a web page",
+    "report": "Write an HTML report on one or several runs",
+    "bench": "Compare our speed with the alternatives and the machine's peak",
 }
 
-# What Python does not allow as the name of a module.
+# `import` is a keyword, so its module needs another name.
 _MODULES = {"import": "importing"}
 
 OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 class Verb(Protocol):
-    """What a module in `run/` offers."""
+    """What every module in `run/` has."""
 
     def main(self, arguments: Sequence[str]) -> None:
-        """Do the verb's work; raise InputError for bad input."""
+        """Do the verb's work. Raises InputError for bad input."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 ok, 2 bad usage or input, 1 failure, 130 interrupted."""
+    """Run one command and return its exit code: 0 ok, 1 failure, 2 bad usage or input, 130 interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = words.pop(0) if words else "--help"
     if verb in ("-h", "--help"):
@@ -54,14 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if verb not in VERBS:
         hint = show.did_you_mean(verb, VERBS)
         return _complain(f"unknown command {verb!r}{hint} (see 'electra --help')", BAD_INPUT)
-    # A polite kill ends a command as Ctrl-C does: clean up, keep what is whole, say how to go on.
+    # SIGTERM ends a command as Ctrl-C does: it cleans up and says how to resume.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         cast(Verb, importlib.import_module(f"electra.run.{_MODULES.get(verb, verb)}")).main(words)
     except InputError as error:
         return _complain(str(error), BAD_INPUT)
     except BrokenPipeError:
-        # `electra ... | head`: the reader has seen enough. Closing stderr keeps Python's own complaint away.
+        # `electra ... | head` closed the pipe. Closing stderr keeps Python from reporting it at exit.
         sys.stderr.close()
         return OK
     except KeyboardInterrupt as interruption:
@@ -87,13 +88,13 @@ def _complain(message: str, code: int) -> int:
 def _help() -> str:
     return "\n".join(
         [
-            "usage: electra COMMAND [--key value ...] [--config FILE.yaml]",
+            "usage: electra COMMAND [--key value ...] [--config FILE_OR_RECIPE]",
             "",
             "Pre-train an efficient text encoder on your own text, fine-tune it, ship it.",
             "",
             show.table(VERBS),
             "",
-            "'electra COMMAND --help' lists the keys of a command, '--print_config' their values,",
-            "'electra --version' the version.",
+            "'electra COMMAND --help' lists a command's keys, 'electra COMMAND --print_config' their values.",
+            "'electra --version' prints the version.",
         ]
     )

@@ -1,8 +1,8 @@
 """Command line, YAML file or Python values -> one frozen dataclass, every key checked.
 
 A config is a dataclass beside what it configures. `read` gives each the same command line: `--key value`,
-`--group.key value`, `--config file.yaml`, `--print_config`, `--help`; `collect` takes the same keys as Python
-values. Both return what was *given*, which `Given.config` lays over defaults that may depend on it:
+`--group.key value`, `--config FILE_OR_RECIPE`, `--print_config`, `--help`; `collect` takes the same keys as
+Python values. Both return what was *given*, which `Given.config` lays over defaults that may depend on it:
 
     the class's defaults  <  defaults for what was given (the paper's)  <  file  <  command line or keyword
 """
@@ -15,13 +15,14 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import jsonargparse
 
 from electra import show
 from electra.errors import InputError
+from electra.recipes import config_path
 
 Config = TypeVar("Config")
 Value = TypeVar("Value")
@@ -89,6 +90,7 @@ def read(config_class: type[Config], arguments: Sequence[str], *, prog: str) -> 
     words = _join_lists(config_class, arguments)
     prints = [word for word in words if word.partition("=")[0] == _PRINT_CONFIG]
     words = [word for word in words if word not in prints]
+    words = _checked(partial(_with_config_paths, words), config_class, help=help)
     # Read by itself first, so that a mistake in a file is reported with the file's name.
     for path in _config_files(words):
         _checked_file(parser, path, config_class, help=help)
@@ -119,7 +121,7 @@ def collect(
     in_file: dict[str, Any] = {}
     if file is not None:
         parser = _parser(config_class, prog)
-        in_file = _flat(_checked_file(parser, os.fspath(file), config_class, help=help))
+        in_file = _flat(_checked_file(parser, str(config_path(os.fspath(file))), config_class, help=help))
     named = {key: value for key, value in values.items() if value is not None}
     return dataclasses.replace(nothing, values=in_file).changed(named)
 
@@ -136,7 +138,11 @@ _parsers: dict[tuple[type[Any], str], jsonargparse.ArgumentParser] = {}
 def _parser(config_class: type[Any], prog: str) -> jsonargparse.ArgumentParser:
     if (config_class, prog) not in _parsers:
         parser = jsonargparse.ArgumentParser(prog=prog, exit_on_error=False, allow_abbrev=False)
-        parser.add_argument(f"--{_CONFIG}", action="config", help="YAML file with any of the keys below.")
+        parser.add_argument(
+            f"--{_CONFIG}",
+            action="config",
+            help="YAML file with any of the keys below, or the name of a recipe (see 'electra recipes').",
+        )
         parser.add_class_arguments(config_class)
         _parsers[config_class, prog] = parser
     return _parsers[config_class, prog]
@@ -203,9 +209,21 @@ def _join_lists(config_class: type[Any], arguments: Sequence[str]) -> list[str]:
     return joined
 
 
+def _with_config_paths(words: Sequence[str]) -> list[str]:
+    """Every `--config X` as `--config=PATH`, where X is a path or the name of a recipe."""
+    replaced: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=")
+        if option == "--config" and (equals or rest):
+            word = f"--config={config_path(value if equals else rest.pop(0))}"
+        replaced.append(word)
+    return replaced
+
+
 def _config_files(words: Sequence[str]) -> list[str]:
-    after = [value for option, value in pairwise(words) if option == f"--{_CONFIG}"]
-    return after + [word.removeprefix(f"--{_CONFIG}=") for word in words if word.startswith(f"--{_CONFIG}=")]
+    return [word.removeprefix("--config=") for word in words if word.startswith("--config=")]
 
 
 def _plain(config_class: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -6,15 +7,6 @@ import pytest
 from electra.cli import main
 from electra.demo.corpus import Passage
 from electra.run import demo
-from electra.run.demo import RECIPE
-from electra.run.pretrain import read_settings
-
-RECIPE_FILE = Path(__file__).parents[2] / "recipes" / "demo.yaml"
-
-
-def test_the_demo_trains_what_its_recipe_says():
-    where = ["--data", "DATA", "--out", "RUN"]
-    assert read_settings([*where, *RECIPE]) == read_settings(["--config", str(RECIPE_FILE), *where])
 
 
 @pytest.fixture
@@ -50,13 +42,13 @@ def commands(monkeypatch):
 def test_the_demo_is_the_commands_a_person_would_type(commands, capsys, tmp_path):
     assert main(["demo", "--out", str(tmp_path)]) == 0
     called, _ = commands
-    assert [command[0] for command in called] == ["prepare", "pretrain", "report", "finetune", "finetune"]
+    assert [command[0] for command in called] == ["prepare", "pretrain", "finetune", "finetune"]
+    assert called[1][1:3] == ["--config", "demo"]
     shown = capsys.readouterr().out
     assert shown.count("$ electra ") == 5
-    assert "Which of 2 packages" in shown
-    assert "pre-trained     62.5%   (50.0%, 75.0%, 62.5%)" in shown
-    # Both are the same here, so it is said that nothing was gained.
-    assert "do not pay on this task" in shown
+    # Both scores are the same here, so nothing was gained and the demo says so.
+    assert re.findall(r"(\d+\.\d)%", shown) == ["62.5", "50.0", "75.0", "62.5"] * 2
+    assert "do not help" in shown
     assert f"electra serve --model {tmp_path / 'run'}" in shown
 
 
@@ -76,8 +68,8 @@ def test_no_package_outweighs_the_others(commands, tmp_path):
     assert {name: packages.count(name) for name in set(packages)} == {"some": 100, "many": 300}
 
 
-@pytest.mark.parametrize("failing", ["prepare", "pretrain", "report", "finetune"])
+@pytest.mark.parametrize("failing", ["prepare", "pretrain", "finetune"])
 def test_the_demo_stops_at_what_fails(failing, commands, capsys, tmp_path):
     commands[1].add(failing)
     assert main(["demo", "--out", str(tmp_path)]) == 2
-    assert f"stopped at 'electra {failing}'" in capsys.readouterr().err
+    assert f"'electra {failing}'" in capsys.readouterr().err

@@ -1,16 +1,19 @@
-"""Every recipe is read whole, and takes steps with a smaller model."""
+"""Every recipe is found by name from anywhere, says what it needs and gives, and trains a smaller model."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from electra import cli
+from electra import cli, recipes
+from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.objectives import OBJECTIVES
 from electra.run.pretrain import read_settings
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 # What makes it small; all else stays the recipe's.
 SHRUNK = {
     "model.num_hidden_layers": 2,
@@ -29,38 +32,90 @@ SHRUNK = {
 
 
 def of(name):
-    path = next(path for path in RECIPES if path.stem == name)
-    return read_settings(["--config", str(path), "--data=DATA", "--out=RUN"])
+    return read_settings(["--config", name, "--data=DATA", "--out=RUN"])
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_is_read_whole_and_takes_steps(runs, tmp_path, path):
-    head = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    for word in ("command:", "machine:", "time:", "expected:"):
-        assert any(word in line for line in head), f"{path.name} does not say its {word}"
-    assert f"recipes/{path.name}" in "\n".join(head)
+@pytest.mark.parametrize("name", recipes.NAMES)
+def test_every_recipe_trains_a_smaller_model(runs, tmp_path, name):
     keys = [f"--{key}={value}" for key, value in SHRUNK.items()]
-    command = ["pretrain", "--config", str(path), f"--data={runs.data}", f"--out={tmp_path / 'run'}", *keys]
+    command = ["pretrain", "--config", name, f"--data={runs.data}", f"--out={tmp_path / 'run'}", *keys]
     assert cli.main(command) == cli.OK
     losses = [record["loss"] for record in runs.lines(tmp_path / "run", "train")]
     assert len(losses) == 2
     assert None not in losses
     assert (tmp_path / "run" / "final" / "manifest.json").is_file()
     written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    assert written["objective"] == of(path.stem).objective
+    assert written["objective"] == of(name).objective
+
+
+@pytest.mark.parametrize("name", recipes.NAMES)
+def test_every_header_is_complete_and_its_command_names_the_recipe(name):
+    recipe = recipes.recipe(name)
+    assert tuple(recipe.header) == recipes.FIELDS
+    assert all(recipe.header.values())
+    assert f"electra pretrain --config {name} --data DATA --out RUN" in recipe.header["command"]
+    comments = [line for line in recipe.path.read_text(encoding="utf-8").splitlines() if line[0] == "#"]
+    # Nothing of the header is lost on the way.
+    words = re.sub(r"# (\w+:)?", "", "\n".join(comments)).split()
+    assert " ".join(recipe.header.values()).split() == words
+
+
+def test_the_table_of_names_is_the_folder():
+    folder = Path(recipes.__file__).parent
+    assert sorted(recipes.NAMES) == sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def test_there_is_a_recipe_for_every_objective_and_size():
-    names = {path.stem for path in RECIPES}
-    assert names >= {*OBJECTIVES} - {"electra"} | {
-        "tiny",
-        "small",
-        "base",
-        "large",
-        "small_plus_plus",
-        "demo",
-    }
-    assert {of(name).objective for name in names} == {*OBJECTIVES}
+    sizes = {"tiny", "small", "base", "large", "small_plus_plus", "demo"}
+    assert {*recipes.NAMES} >= {*OBJECTIVES} - {"electra"} | sizes
+    assert {of(name).objective for name in recipes.NAMES} == {*OBJECTIVES}
+
+
+def test_the_list_says_what_each_needs_and_gives(capsys):
+    assert cli.main(["recipes"]) == cli.OK
+    shown = " ".join(capsys.readouterr().out.split())
+    for name in recipes.NAMES:
+        header = recipes.recipe(name).header
+        assert f"{name} for {header['for']} needs {header['needs']} gives {header['gives']}" in shown
+
+
+def test_one_recipe_is_printed_as_it_is(capsys):
+    assert cli.main(["recipes", "small"]) == cli.OK
+    assert capsys.readouterr().out == recipes.recipe("small").path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", [["recipes", "smal"], ["pretrain", "--config", "smal"]])
+def test_a_wrong_name_gets_the_nearest_and_the_list(command, capsys):
+    assert cli.main(command) == cli.BAD_INPUT
+    shown = capsys.readouterr().err
+    assert "did you mean 'small'?" in shown
+    assert ", ".join(recipes.NAMES) in shown
+
+
+def test_listing_recipes_does_not_import_torch():
+    code = "import sys; from electra.cli import main; main(['recipes']); print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.endswith("False\n")
+
+
+def test_a_file_is_preferred_to_a_recipe_and_a_folder_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("small").mkdir()
+    assert recipes.config_path("small") == recipes.recipe("small").path
+    Path("tiny").write_text("seed: 3\n")
+    assert of("tiny").seed == 3
+    assert of("./tiny").seed == 3
+
+
+def test_the_path_of_an_old_checkout_warns_and_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(FutureWarning, match="--config small "):
+        settings = of("recipes/small.yaml")
+    assert settings == of("small")
+    # Other paths that do not exist are mistakes, also where a recipe has the name of the file.
+    for path in ("small.yaml", "other/small.yaml", "recipes/smal.yaml"):
+        with pytest.raises(InputError, match=rf"{path}.*did you mean 'small'"):
+            of(path)
 
 
 # learning rate, batch, steps, mask %, generator's width; layers, hidden, feed-forward, heads, embedding

@@ -1,4 +1,7 @@
-"""`electra demo`: the whole path, by the commands a person would type, on Python's own documentation."""
+"""`electra demo`: Python's own documentation -> an encoder, a classifier and their reports.
+
+It runs the commands a person would type, and shows each of them.
+"""
 
 import json
 import os
@@ -13,24 +16,13 @@ from electra.demo import corpus
 from electra.demo.corpus import Passage
 from electra.errors import InputError, import_extra
 
-# What recipes/demo.yaml says, for an installation that has no recipes; a test keeps the two equal.
-RECIPE = (
-    *("--model.size", "tiny", "--model.num_hidden_layers", "4", "--model.num_attention_heads", "8"),
-    *("--model.embedding_size", "128", "--model.position_embedding_type", "alibi", "--model.dropout", "0"),
-    *("--generator.depth", "0.5", "--train.max_time", "3m", "--train.batch_size", "16"),
-    *("--train.optimizer", "adamw", "--train.beta2", "0.98", "--train.learning_rate", "1.2e-3"),
-    *("--train.warmup_fraction", "0.1", "--train.schedule", "trapezoid", "--train.decay_fraction", "0.4"),
-    *("--log.log_every", "20", "--log.evaluate_every", "250", "--checkpoint.save_every", "500"),
-)
-
-
 FINETUNING = (
     *("--seeds", "3", "--train.epochs", "6", "--train.learning_rate", "1e-3"),
     *("--limit_train", "1000", "--max_length", "64", "--log.evaluate_epochs", "3"),
 )
 
+# Passages per package in the classification task: torch alone is nearly half of the corpus.
 _LEAST_PASSAGES, _MOST_PASSAGES = 100, 300
-"""Of a package in the classification task: torch alone is nearly half of the corpus."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,27 +30,26 @@ class DemoConfig:
     """The whole path on Python's own documentation."""
 
     out: str = "demo"
-    """Folder for everything the demo makes; what is there already is not made again."""
+    """Folder for everything the demo writes. Steps that are finished there are not repeated."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run and show each command of the path."""
+    """Show and run each command."""
     out = Path(config.parse(DemoConfig, arguments, prog="electra demo").out)
-    # Missed at the end, they would cost the whole path.
+    # Needed only at the end, but better missed now than after seven minutes.
     import_extra("matplotlib", extra="report")
     import_extra("sklearn", extra="tasks")
     data, run, passages = str(out / "data"), str(out / "run"), out / "passages.jsonl"
     call(["prepare", "--corpus", "builtin", "--vocab_size", "8192", "--out", data])
-    call(["pretrain", "--data", data, "--out", run, *RECIPE])
-    call(["report", run])
+    call(["pretrain", "--config", "demo", "--data", data, "--out", run])
     write_passages(passages)
     task = ["--task", "csv", "--data", str(passages), "--own.label", "package", *FINETUNING]
     call(["finetune", "--model", run, *task, "--out", str(out / "classifier")])
     call(["finetune", "--model", "none", "--like", run, *task, "--out", str(out / "control")])
     print(f"\n{comparison(out)}")
     print(
-        "\nOpen the reports in a browser. On your own text, the same commands with --corpus FOLDER.\n"
-        "Play against the discriminator, and see what it suspects, on a page of its own:\n"
+        "\nOpen the reports in a browser. For your own text, run the same commands with --corpus FOLDER.\n"
+        "To play against the discriminator and see which words it suspects:\n"
         f"  electra serve --model {run}        then open http://127.0.0.1:8000"
     )
 
@@ -71,7 +62,7 @@ def call(command: Sequence[str]) -> None:
 
 
 def write_passages(path: Path) -> None:
-    """Write the labelled passages: which package does each come from?"""
+    """Write passages labelled with the package they come from."""
     if path.is_file():
         return
     by_package: dict[str, list[Passage]] = {}
@@ -88,7 +79,7 @@ def write_passages(path: Path) -> None:
 
 
 def comparison(out: Path) -> str:
-    """The classifier from the pre-trained encoder beside the one that began with random weights."""
+    """The scores of both classifiers: from the pre-trained encoder and from random weights."""
     rows, medians = [], []
     for folder, start in (("classifier", "pre-trained"), ("control", "random weights")):
         scores = files.read_json(out / folder / "scores.json")
@@ -100,8 +91,8 @@ def comparison(out: Path) -> str:
     pre_trained, random_weights = medians
     if pre_trained <= random_weights:
         rows.append(
-            "Minutes of pre-training do not pay on this task: single words give the packages away, and the\n"
-            "encoder has read too little to know more. Where every word gets a tag, they pay sooner."
+            "A few minutes of pre-training do not help on this task: single words give a package away, and\n"
+            "the encoder has read too little to know more. Tasks that tag every word profit sooner."
         )
     labels = len(scores["labels"])
     return "\n".join(
