@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from electra.errors import InputError
 from electra.train.optim import (
     AdamAsGoogle,
+    Network,
     OptimizerConfig,
-    assign_owners,
     build_optimizer,
     clip_by_global_norm,
+    clip_gradients,
     layer_scale,
     parameter_groups,
     set_learning_rate,
@@ -205,23 +206,58 @@ def test_layer_decay_without_layers_is_refused() -> None:
         build_optimizer(OptimizerConfig(layer_decay=0.8), small_model().named_parameters())
 
 
-def test_two_networks_share_a_table_that_one_of_them_owns() -> None:
+def two_networks(clip_norm: float, scale: float) -> tuple[nn.ModuleDict, torch.optim.Optimizer, Tensor]:
+    """A generator and a discriminator that share their first layer, after a backward pass and clipping."""
     generator, discriminator = small_model(0), small_model(1)
     discriminator[0] = generator[0]
-    owned = assign_owners({"generator": generator, "discriminator": discriminator})
-    assert [name for name, _ in owned["discriminator"]] == [
-        name for name, _ in discriminator.named_parameters() if not name.startswith("0.")
-    ]
-    optimizers = {name: build_optimizer(OptimizerConfig(), named) for name, named in owned.items()}
-    set_learning_rate(optimizers["generator"], 0.1)
-    set_learning_rate(optimizers["discriminator"], 0.1)
+    both = nn.ModuleDict({"generator": generator, "discriminator": discriminator})
+    networks = {"generator": Network("generator", scale), "discriminator": Network("discriminator", 1.0)}
+    optimizer = build_optimizer(
+        OptimizerConfig(), both.named_parameters(), network=lambda name: networks[name.split(".")[0]]
+    )
     inputs_BD = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
-    discriminator(inputs_BD).sum().backward()
-    before = copy.deepcopy(discriminator.state_dict())
-    optimizers["generator"].step()
-    changed = {name for name, value in discriminator.state_dict().items() if (value != before[name]).any()}
-    assert changed
-    assert all(name.startswith("0.") for name in changed)
+    (generator(inputs_BD).sum() + 50 * discriminator(inputs_BD).sum()).backward()
+    return both, optimizer, clip_gradients(optimizer, clip_norm=clip_norm)
+
+
+def norms_by_network(optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    gradients: dict[str, list[Tensor]] = {}
+    for group in optimizer.param_groups:
+        gradients.setdefault(group["network"], []).extend(param.grad.flatten() for param in group["params"])
+    return {name: torch.cat(found).norm().item() for name, found in gradients.items()}
+
+
+def test_separately_optimized_networks_are_clipped_on_their_own() -> None:
+    _, untouched, norm = two_networks(math.inf, 1.0)
+    before = norms_by_network(untouched)
+    assert norm.item() == pytest.approx(math.hypot(*before.values()))
+    _, clipped_each, same_norm = two_networks(1.0, 1.0)
+    assert same_norm.item() == pytest.approx(norm.item())
+    assert min(before.values()) > 1, "or nothing is clipped"
+    assert norms_by_network(clipped_each) == pytest.approx({"generator": 1.0, "discriminator": 1.0})
+
+
+def test_separately_optimized_networks_have_learning_rates_of_their_own() -> None:
+    _, optimizer, _ = two_networks(1.0, 0.25)
+    set_learning_rate(optimizer, 0.1)
+    rates = {(group["network"], group["lr"]) for group in optimizer.param_groups}
+    assert rates == {("generator", 0.025), ("discriminator", 0.1)}
+    # What both use is the generator's: it is named first.
+    owned = [name for group in optimizer.param_groups for name in group["param_names"]]
+    assert any(name.startswith("generator.0.") for name in owned)
+    assert not any(name.startswith("discriminator.0.") for name in owned)
+
+
+def test_a_network_without_gradients_stays_as_it_is() -> None:
+    both, optimizer, _ = two_networks(1.0, 1.0)
+    optimizer.zero_grad(set_to_none=True)
+    both["discriminator"][1:](torch.ones(2, 5)).sum().backward()
+    norm = clip_gradients(optimizer, clip_norm=math.inf)
+    before = copy.deepcopy(both["generator"].state_dict())
+    set_learning_rate(optimizer, 0.1)
+    optimizer.step()
+    assert norm.item() > 0
+    assert all(torch.equal(value, before[name]) for name, value in both["generator"].state_dict().items())
 
 
 def clipped(gradients: list[list[float]], clip_norm: float) -> tuple[list[Tensor], float]:

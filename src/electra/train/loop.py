@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from electra.train.devices import Precision, autocast, explained_out_of_memory
 from electra.train.distributed import World, local_gradients, whole_tensor
 from electra.train.health import is_finite
-from electra.train.optim import clip_by_global_norm, set_learning_rate
+from electra.train.optim import clip_gradients, set_learning_rate
 from electra.train.schedule import Budget, ScheduleConfig, learning_rate
 from electra.train.state import TrainState
 
@@ -175,10 +175,9 @@ def _update(
     state: TrainState, config: LoopConfig, rate: float, loss_sum: Tensor
 ) -> tuple[float, float, bool]:
     """Update the weights if loss and gradient are finite -> loss, gradient norm, whether they were."""
-    weights = [weight for group in state.optimizer.param_groups for weight in group["params"]]
     if state.scaler is not None:
         state.scaler.unscale_(state.optimizer)
-    gradient_norm = whole_tensor(clip_by_global_norm(weights, clip_norm=config.clip_norm))
+    gradient_norm = whole_tensor(clip_gradients(state.optimizer, clip_norm=config.clip_norm))
     # The only read of a step, for which the host waits until the GPU has caught up. It cannot be put off: an
     # update with NaN could not be undone.
     loss, norm = torch.stack([loss_sum, gradient_norm.double()]).tolist()

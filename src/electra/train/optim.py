@@ -1,19 +1,16 @@
 """Named parameters -> parameter groups -> optimizer; gradients -> clipped gradients and their norm.
 
-Knows no model: which layer a parameter belongs to is told by a function from its name to its depth.
-Two networks can have an optimizer each, also where they share parameters:
-
-    owned = assign_owners({"generator": generator, "discriminator": discriminator})
-    optimizers = {network: build_optimizer(config, named) for network, named in owned.items()}
-
-Here the generator, named first, owns what is shared; the discriminator's gradients still reach it there.
+Knows no model: which layer and which network a parameter belongs to are functions of its name, given by the
+caller. Networks that are trained side by side can be optimized separately: each has its own learning rate,
+and its gradients are clipped on their own. Adam's moments belong to single weights, so one optimizer object
+serves all networks, and a checkpoint holds it as it holds any other.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +61,14 @@ class OptimizerConfig:
             raise InputError(
                 f"layer_decay is {self.layer_decay}, expected above 0 and at most 1 (1: no decay)"
             )
+
+
+class Network(NamedTuple):
+    """A part of the parameters with a learning rate and a gradient norm of its own."""
+
+    name: str
+    lr_scale: float
+    """Its learning rate, relative to the schedule's."""
 
 
 class AdamAsGoogle(torch.optim.Optimizer):
@@ -136,12 +141,14 @@ def build_optimizer(
     *,
     depth: Callable[[str], int] | None = None,
     num_layers: int = 0,
+    network: Callable[[str], Network] | None = None,
 ) -> torch.optim.Optimizer:
     """The configured optimizer over grouped parameters; its learning rate is 0 until `set_learning_rate`.
 
-    `depth` tells from a name 0 for embeddings, i + 1 for layer i, num_layers + 1 for a head.
+    `depth` tells from a name 0 for embeddings, i + 1 for layer i, num_layers + 1 for a head. `network` tells
+    which of several separately optimized networks a parameter belongs to.
     """
-    groups = parameter_groups(config, named_parameters, depth=depth, num_layers=num_layers)
+    groups = parameter_groups(config, named_parameters, depth=depth, num_layers=num_layers, network=network)
     betas = (config.beta1, config.beta2)
     match config.optimizer:
         case "adam_as_google":
@@ -156,21 +163,25 @@ def parameter_groups(
     *,
     depth: Callable[[str], int] | None = None,
     num_layers: int = 0,
+    network: Callable[[str], Network] | None = None,
 ) -> list[dict[str, Any]]:
-    """Trainable parameters grouped by weight decay and by share of the learning rate (`lr_scale`)."""
+    """Trainable parameters grouped by network, weight decay and share of the learning rate (`lr_scale`)."""
     if config.layer_decay != 1 and depth is None:
         raise InputError(
             f"layer_decay is {config.layer_decay}, but there are no layers here to decay: set it to 1"
         )
-    groups: dict[tuple[float, float], list[tuple[str, nn.Parameter]]] = {}
+    groups: dict[tuple[float, float, str | None], list[tuple[str, nn.Parameter]]] = {}
     for name, param in named_parameters:
         if param.requires_grad:
             weight_decay = 0.0 if _NO_WEIGHT_DECAY.search(name) else config.weight_decay
             scale = layer_scale(config, depth(name), num_layers=num_layers) if depth else 1.0
-            groups.setdefault((weight_decay, scale), []).append((name, param))
+            owner = network(name) if network else None
+            key = (weight_decay, scale * owner.lr_scale if owner else scale, owner.name if owner else None)
+            groups.setdefault(key, []).append((name, param))
     return [
         {"params": named, "weight_decay": weight_decay, "lr_scale": scale}
-        for (weight_decay, scale), named in groups.items()
+        | ({"network": owner_name} if owner_name else {})
+        for (weight_decay, scale, owner_name), named in groups.items()
     ]
 
 
@@ -189,14 +200,19 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate * group["lr_scale"]
 
 
-def assign_owners(networks: Mapping[str, nn.Module]) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    """Each network's own parameters; one that several networks hold belongs to the first that is named."""
-    taken: set[nn.Parameter] = set()
-    owned: dict[str, list[tuple[str, nn.Parameter]]] = {}
-    for network, module in networks.items():
-        owned[network] = [(name, param) for name, param in module.named_parameters() if param not in taken]
-        taken.update(param for _, param in owned[network])
-    return owned
+def clip_gradients(optimizer: torch.optim.Optimizer, *, clip_norm: float) -> Tensor:
+    """Clip the gradients of each separately optimized network, or of all together -> their norm before."""
+    networks: dict[str | None, list[nn.Parameter]] = {}
+    for group in optimizer.param_groups:
+        networks.setdefault(group.get("network"), []).extend(group["params"])
+    # A network may have no gradient in a step: the generator in the second stage of two_stage.
+    norms = [
+        clip_by_global_norm(weights, clip_norm=clip_norm)
+        for weights in networks.values()
+        if any(weight.grad is not None for weight in weights)
+    ]
+    assert norms, "no parameter has a gradient"
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
 @torch.no_grad()
