@@ -20,6 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from electra.errors import InputError
+
 if TYPE_CHECKING:
     from electra.formats.export import Form
     from electra.model.names import Role
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         GeneratorConfig,
         ModelConfig,
         ObjectiveName,
+        PretrainTrainConfig,
         TwoStageConfig,
     )
     from electra.pretraining.masking import MaskingConfig
@@ -43,7 +46,6 @@ if TYPE_CHECKING:
     from electra.train.devices import DeviceName, PrecisionName
     from electra.train.engine import ResumeConfig
     from electra.train.health import HealthConfig
-    from electra.train.schedule import TrainConfig
     from electra.train.session import LogConfig
 
 PathLike = str | os.PathLike[str]
@@ -274,10 +276,11 @@ def pretrain(
     data: PathLike | None = None,
     out: PathLike,
     config: PathLike | None = None,
+    start: PathLike | None = None,
     objective: "ObjectiveName | None" = None,
     seed: int | None = None,
     model: "ModelConfig | Group | None" = None,
-    train: "TrainConfig | Group | None" = None,
+    train: "PretrainTrainConfig | Group | None" = None,
     generator: "GeneratorConfig | Group | None" = None,
     masking: "MaskingConfig | Group | None" = None,
     generator_weight: float | None = None,
@@ -297,8 +300,9 @@ def pretrain(
         run = electra.pretrain(data="DATA", out="RUN", model={"size": "small"}, train={"max_time": "2h"})
         run.metrics["discriminator_auc"], run.load().embed(["a text"])
 
-    `config`: a YAML file of keys; the other arguments override it. Keys that are not given have the paper's
-    values for the size of the model. See `electra pretrain --help`.
+    `start`: the run or model whose weights it begins with, also if its tokenizer is another than the data's.
+    `config`: a recipe's name or a YAML file of keys; the other arguments override it. Keys that are not given
+    have the paper's values for the size of the model. See `electra pretrain --help`.
     """
     keys = _named(locals())
     from electra.config import collect
@@ -310,6 +314,7 @@ def pretrain(
     given = collect(PretrainRunConfig, keys, prog="electra.pretrain", file=config)
     settings = given.config(paper_defaults(given))
     settings.require_folders()
+    _refuse_dry_run(settings.dry_run)
     with engine.joined(settings.train.device) as (world, device):
         state = build.pretrain(settings, world, device).state
     return Run(
@@ -367,6 +372,7 @@ def finetune(
 
     given = collect(FinetuneConfig, keys, prog="electra.finetune", file=config)
     draft = given.draft()
+    _refuse_dry_run(draft.dry_run)
     results: dict[str, Mapping[str, Any]] = {}
     folders: dict[str, Path] = {}
     with engine.joined(draft.train.device) as (world, device):
@@ -497,3 +503,9 @@ def export(
 def _named(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a function that are keys of its config: all but the file of keys."""
     return {key: value for key, value in arguments.items() if key != "config"}
+
+
+def _refuse_dry_run(dry_run: bool) -> None:
+    """A file of keys may ask for a dry run, which a function could only ignore."""
+    if dry_run:
+        raise InputError("dry_run is for the command line: leave it out, or run the command")

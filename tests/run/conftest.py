@@ -1,5 +1,6 @@
 import json
 import random
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from electra import cli
+from electra.pretraining.step import PretrainProblem
 
 SENTENCE = "the old river was in a small city and the new model is fast to read of large mountain water"
-WORDS = SENTENCE.split()
 SMALL = {
     "model.size": "tiny",
     "model.hidden_size": 32,
@@ -105,9 +106,9 @@ class SmallRuns:
             assert our["tokens"] == their["tokens"]
 
 
-def prepare_small(folder: Path, *, seed: int) -> Path:
+def prepare_small(folder: Path, *, seed: int, sentence: str = SENTENCE) -> Path:
     rng = random.Random(seed)
-    texts = [" ".join(rng.choices(WORDS, k=rng.randint(20, 60))) + "." for _ in range(150)]
+    texts = [" ".join(rng.choices(sentence.split(), k=rng.randint(20, 60))) + "." for _ in range(150)]
     (folder / "corpus.txt").write_text("\n\n".join(texts), encoding="utf-8")
     keys = {"corpus": folder / "corpus.txt", "out": folder / "data", "vocab_size": 300, "seq_length": 32}
     more = {"valid_fraction": 0.2, "workers": 1}
@@ -134,8 +135,33 @@ def other_data(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def other_vocabulary(tmp_path_factory):
+    """Data of other words, whose tokens are known to the first data's tokenizer in part."""
+    sentence = "the older rivers ran in a smaller city while newer models read of mountainous waterways"
+    return prepare_small(tmp_path_factory.mktemp("words"), seed=2, sentence=sentence)
+
+
+@pytest.fixture(scope="session")
 def whole(runs, tmp_path_factory):
     """An uninterrupted run."""
     out = tmp_path_factory.mktemp("whole") / "run"
     runs.pretrain(out)
     return out
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Raise a signal while a step is worked on."""
+
+    def at(*steps, number=signal.SIGTERM):
+        begin, left = PretrainProblem.begin, set(steps)
+
+        def begin_or_signal(self, *, step, batch_number):
+            if step in left:
+                left.remove(step)
+                signal.raise_signal(number)
+            return begin(self, step=step, batch_number=batch_number)
+
+        monkeypatch.setattr(PretrainProblem, "begin", begin_or_signal)
+
+    return at

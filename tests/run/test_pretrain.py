@@ -18,24 +18,6 @@ from electra.run.pretrain import read_settings
 
 
 @pytest.fixture
-def interrupt(monkeypatch):
-    """Raise a signal while a step is worked on."""
-
-    def at(*steps, number=signal.SIGTERM):
-        begin, left = PretrainProblem.begin, set(steps)
-
-        def begin_or_signal(self, *, step, batch_number):
-            if step in left:
-                left.remove(step)
-                signal.raise_signal(number)
-            return begin(self, step=step, batch_number=batch_number)
-
-        monkeypatch.setattr(PretrainProblem, "begin", begin_or_signal)
-
-    return at
-
-
-@pytest.fixture
 def spoil(monkeypatch):
     """Make the loss of some batches NaN."""
 

@@ -34,12 +34,19 @@ def check(changes, *, allowed=(), **facts):
         {**SAVED, **facts, "config": config},
         ResumeConfig(allow_changes=list(allowed)),
         free_keys=("out",),
+        defaults={"start": "", "train": {"steps": 1, "optimizers": "joint"}},
     )
 
 
 def test_the_same_run_and_free_keys_pass():
     check({})
     check({"out": "y"})
+
+
+def test_a_key_newer_than_the_run_may_have_its_default_only():
+    check({"start": "", "train": {**SAVED["config"]["train"], "optimizers": "joint"}})
+    with pytest.raises(InputError, match=r"train\.optimizers: joint -> separate"):
+        check({"train": {**SAVED["config"]["train"], "optimizers": "separate"}})
 
 
 def test_changed_keys_are_named_with_both_values():

@@ -34,14 +34,19 @@ from electra.model import names
 from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, generator_config
 from electra.pretraining import cost
 from electra.pretraining.build import build
-from electra.pretraining.config import GeneratorConfig, ModelConfig, PretrainConfig, PretrainRunConfig
+from electra.pretraining.config import (
+    GeneratorConfig,
+    ModelConfig,
+    PretrainConfig,
+    PretrainRunConfig,
+    PretrainTrainConfig,
+)
 from electra.text import tokenizer as tokenizers
 from electra.text.batches import Batches
 from electra.text.rows import FORMAT_VERSION, KIND, Rows, write_shard
 from electra.text.tokenizer import SPECIAL_TOKENS
 from electra.train import devices
 from electra.train.distributed import World
-from electra.train.schedule import TrainConfig
 
 CONTESTANTS = ("ours", "plain", "tuned")
 _PAD, _UNK, _CLS, _SEP, _MASK = range(5)
@@ -130,7 +135,7 @@ def run_config(settings: PretrainBenchConfig, folder: Path | None = None) -> Pre
         data="" if folder is None else str(folder),
         model=ModelConfig(size=settings.size),
         generator=GeneratorConfig(width=GENERATOR_WIDTH[settings.size]),
-        train=TrainConfig(
+        train=PretrainTrainConfig(
             steps=_NUM_STEPS,
             batch_size=settings.batch_size,
             learning_rate=_LEARNING_RATE,

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from electra import config
 from electra.config import Given
 from electra.errors import InputError
 from electra.formats.imported import Imported
-from electra.model.sizes import PRESETS, EncoderConfig, generator_config
 from electra.pretraining.build import build
-from electra.pretraining.config import ModelConfig, PretrainRunConfig, paper_defaults
+from electra.pretraining.config import PretrainRunConfig, network_keys, paper_defaults
+from electra.pretraining.start import shared_weights
 from electra.text import tokenizer as tokenizers
 from electra.text.rows import Rows
 from electra.train.checkpoint import CheckpointConfig, CheckpointStore
@@ -94,43 +92,7 @@ def structure(imported: Imported) -> dict[str, Any]:
             f"--run needs a discriminator and a generator, the source has only: {', '.join(sizes)}; give "
             "both folders, or leave out --run"
         )
-    large, small = sizes["discriminator"], sizes["generator"]
-    width, depth = (getattr(small, key) / getattr(large, key) for key in ("hidden_size", "num_hidden_layers"))
-    if generator_config(large, width=width, depth=depth) != small:
-        raise InputError(
-            "the generator does not have the discriminator's shape at a smaller size, so a run cannot "
-            "continue from it: leave out --run"
-        )
-    if large.hidden_dropout_prob != large.attention_probs_dropout_prob:
-        raise InputError(
-            f"hidden_dropout_prob is {large.hidden_dropout_prob}, attention_probs_dropout_prob "
-            f"{large.attention_probs_dropout_prob}: a run has one dropout for both; make them equal"
-        )
-    # The size also sets batch size, steps and learning rate: those of the nearest model of the paper.
-    nearest = min(PRESETS, key=lambda name: abs(PRESETS[name]["hidden_size"] - large.hidden_size))
-    preset = EncoderConfig.preset(nearest, vocab_size=large.vocab_size)
-    keys = [key.name for key in dataclasses.fields(ModelConfig) if hasattr(large, key.name)]
-    changed = {key: getattr(large, key) for key in keys if getattr(large, key) != getattr(preset, key)}
-    if large.hidden_dropout_prob != preset.hidden_dropout_prob:
-        changed["dropout"] = large.hidden_dropout_prob
-    return {
-        "model": {"size": nearest, **changed},
-        "generator": {"width": width, "depth": depth, "sharing": sharing(imported)},
-    }
-
-
-def sharing(imported: Imported) -> str:
-    """What both encoders have in common."""
-    state = imported.state
-    twins = {
-        name: name.replace("generator.", "discriminator.", 1)
-        for name in state
-        if name.startswith("generator.")
-    }
-    same = {name for name, twin in twins.items() if twin in state and torch.equal(state[name], state[twin])}
-    if same == twins.keys():
-        return "all"
-    return "embeddings" if {name for name in twins if ".embeddings." in name} <= same else "none"
+    return network_keys(sizes, sharing=shared_weights(imported.state))
 
 
 def fill(state: TrainState, imported: Imported) -> None:

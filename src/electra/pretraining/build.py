@@ -25,6 +25,7 @@ from electra.pretraining.config import FREE_KEYS, PretrainRunConfig
 from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
+from electra.pretraining.start import begin_from, read_start
 from electra.pretraining.step import FIXED_SET_SEED, FixedSet, PretrainProblem, Share
 from electra.text import tokenizer as tokenizers
 from electra.text.batches import Batches
@@ -32,12 +33,14 @@ from electra.text.rows import Rows
 from electra.text.tokenizer import Tokenizer
 from electra.train.devices import saved_bytes
 from electra.train.distributed import World
-from electra.train.engine import Engine, plain, write_description
+from electra.train.engine import ENVIRONMENT, Engine, plain, write_description
 from electra.train.loop import Step, training_steps
-from electra.train.optim import build_optimizer
+from electra.train.optim import Network, build_optimizer
+from electra.train.session import CHECKPOINTS
 from electra.train.state import TrainState, copy_weights
 
 FINAL = "final"
+STARTED_FROM = "started_from"
 _PROBE_ROWS = 4
 _NUM_EXAMPLES = 3
 
@@ -104,11 +107,14 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
         seed=settings.seed,
     )
     objective = make_objective(device=engine.device)
+    started_from = begin(settings, objective, data.tokenizer)
     engine.set_recomputation(objective)
     micro_batch = engine.micro_batch(lambda: bytes_per_row(objective, data.rows, engine.device))
     problem = build_problem(settings, engine, data, encoder, objective, micro_batch=micro_batch)
     # After the problem: with fsdp, wrapping the objective has replaced its weights.
-    optimizer = build_optimizer(settings.train, objective.named_parameters())
+    optimizer = build_optimizer(
+        settings.train, objective.named_parameters(), network=separate_networks(settings, objective)
+    )
     return Pretraining(
         settings=settings,
         data=data,
@@ -122,8 +128,42 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
             "dataset_sha256": files.sha256(data.folder / files.MANIFEST),
             "tokenizer_sha256": data.tokenizer.content_hash,
             "choices": engine.choices(micro_batch=micro_batch),
+            STARTED_FROM: started_from,
         },
     )
+
+
+def begin(settings: PretrainRunConfig, objective: Objective, words: Tokenizer) -> dict[str, Any] | None:
+    """Give the objective the weights of `--start` -> where they come from; None: they are random."""
+    if not settings.start:
+        return None
+    out = Path(settings.out)
+    if settings.out and any((out / CHECKPOINTS).glob("step-*")):
+        # A resumed run has weights of its own, and where they began stays as it was.
+        found = files.read_json(out / ENVIRONMENT).get(STARTED_FROM)
+        return dict(found) if found else None
+    return begin_from(read_start(Path(settings.start)), objective, words)
+
+
+def separate_networks(settings: PretrainRunConfig, objective: Objective) -> Callable[[str], Network] | None:
+    """Which network a parameter belongs to, where generator and discriminator are optimized separately."""
+    train = settings.train
+    if train.optimizers == "joint":
+        return None
+    owned = objective.parameters_by_owner()
+    if len(owned) < 2 or settings.generator.sharing == "all":
+        raise InputError(
+            f"train.optimizers is separate, but objective {settings.objective} with generator.kind "
+            f"{settings.generator.kind} and generator.sharing {settings.generator.sharing} trains one "
+            "network: set it to joint"
+        )
+    rate = train.generator_learning_rate or train.learning_rate
+    networks = {
+        "generator": Network("generator", rate / train.learning_rate),
+        "discriminator": Network("discriminator", 1.0),
+    }
+    by_name = {name: networks[owner] for owner, named in owned.items() for name, _ in named}
+    return by_name.__getitem__
 
 
 def build_problem(
@@ -212,6 +252,7 @@ def pretrain(settings: PretrainRunConfig, world: World, device: torch.device) ->
                 gemm_peak_flops=peak,
                 parameters=cost.parameters_by_part(run.objective),
                 flops_per_token=run.problem.flops_per_token,
+                started_from=run.facts[STARTED_FROM],
             ),
             peak=peak,
         )
@@ -235,7 +276,7 @@ def write_final(run: Pretraining, weights: Mapping[str, Tensor], folder: Path) -
         facts={
             "step": run.state.step,
             "seq_length": run.data.rows.seq_length,
-            **{key: run.facts[key] for key in ("config", "dataset_sha256")},
+            **{key: run.facts[key] for key in ("config", "dataset_sha256", STARTED_FROM)},
         },
     )
 

@@ -6,14 +6,18 @@ Keys that nobody gave have the paper's values for the size of the model (`paper_
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from electra.config import Given
 from electra.errors import InputError
-from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, Position
+from electra.model.names import Role
+from electra.model.sizes import GENERATOR_WIDTH, PRESETS, EncoderConfig, Position, generator_config
 from electra.pretraining.masking import MaskingConfig
 from electra.pretraining.sampling import Sampling
+from electra.pretraining.start import is_run, read_networks, read_start, run_keys, shared_weights
 from electra.train.checkpoint import CheckpointConfig
 from electra.train.engine import ResumeConfig
 from electra.train.health import HealthConfig
@@ -198,6 +202,28 @@ class PretrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PretrainTrainConfig(TrainConfig):
+    """Budget, batches, learning rate, optimizer and machine of a pre-training run."""
+
+    optimizers: Literal["joint", "separate"] = "joint"
+    """Whether generator and discriminator have one learning rate and one gradient norm, or each its own."""
+    generator_learning_rate: float | None = None
+    """Peak learning rate of the generator, with optimizers separate; default: learning_rate. The schedule is
+    the same for both. The generator owns the embeddings that both share."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate = self.generator_learning_rate
+        if rate is not None:
+            _expect_positive("train.generator_learning_rate", rate)
+            if self.optimizers == "joint":
+                raise InputError(
+                    f"train.generator_learning_rate is {rate}, but train.optimizers is joint: set it to "
+                    "separate"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PretrainRunConfig(PretrainConfig):
     """A pre-training run. Keys that are not given have the paper's values for the size of the model."""
 
@@ -205,10 +231,13 @@ class PretrainRunConfig(PretrainConfig):
     """Folder made by `electra prepare`."""
     out: str = ""
     """Run folder. Run the same command again to resume the run."""
+    start: str = ""
+    """Run or model to take the first weights from; default: random weights. Its tokenizer may be another than
+    the data's: tokens that both know keep their vectors, new ones start from the pieces they were made of."""
     seed: int = 0
     """Seed for all randomness: weights, order of rows, masks, samples, dropout."""
     model: ModelConfig = field(default_factory=ModelConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    train: PretrainTrainConfig = field(default_factory=PretrainTrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)
     valid_rows: int = 2048
@@ -233,9 +262,19 @@ FREE_KEYS = (
 """Keys that may change between two sittings of a run. Whether the data is the same is told by its hash."""
 
 
-def paper_defaults(given: Given[Any]) -> dict[str, float]:
-    """The paper's values for the size that was given, without those that another key makes void."""
-    values = paper_values(given.values.get("model.size", ModelConfig.size))
+def paper_defaults(given: Given[Any]) -> dict[str, Any]:
+    """The paper's values for the size that was given, without those that another key makes void.
+
+    A run that starts from another one has the same networks, unless it is told otherwise.
+    """
+    structure: dict[str, Any] = {}
+    if given.values.get("start"):
+        # A run that is resumed knows its networks itself, and needs its start no more.
+        out = Path(given.values.get("out") or "")
+        start = out if given.values.get("out") and is_run(out) else Path(given.values["start"])
+        structure = run_keys(start) if is_run(start) else folder_keys(start)
+    size = given.values.get("model.size", structure.get("model.size", ModelConfig.size))
+    values: dict[str, Any] = {**paper_values(size), **structure}
     if given.values.get("train.max_time") or given.values.get("train.max_tokens"):
         # Another budget was chosen than a number of steps.
         del values["train.steps"]
@@ -243,6 +282,50 @@ def paper_defaults(given: Given[Any]) -> dict[str, float]:
         # Of two warm-ups the longer one would win.
         del values["train.warmup_fraction"]
     return values
+
+
+def folder_keys(path: Path) -> dict[str, Any]:
+    """The keys of a run whose networks are those of a folder, dotted."""
+    sizes = {role: part.config for role, part in read_networks(path).items()}
+    both = len(sizes) == 2
+    return network_keys(sizes, sharing=shared_weights(read_start(path).weights) if both else "embeddings")
+
+
+def network_keys(sizes: Mapping[Role, EncoderConfig], *, sharing: Sharing) -> dict[str, Any]:
+    """The keys of a run whose networks have these sizes, dotted."""
+    large = sizes.get("discriminator") or next(iter(sizes.values()))
+    if large.hidden_dropout_prob != large.attention_probs_dropout_prob:
+        raise InputError(
+            f"hidden_dropout_prob is {large.hidden_dropout_prob}, attention_probs_dropout_prob "
+            f"{large.attention_probs_dropout_prob}: a run has one dropout for both; make them equal"
+        )
+    # The size also sets batch size, steps and learning rate: those of the nearest model of the paper.
+    nearest = min(PRESETS, key=lambda name: abs(PRESETS[name]["hidden_size"] - large.hidden_size))
+    preset = EncoderConfig.preset(nearest, vocab_size=large.vocab_size)
+    names = [key.name for key in dataclasses.fields(ModelConfig) if hasattr(large, key.name)]
+    keys = {
+        "model.size": nearest,
+        **{
+            f"model.{name}": getattr(large, name)
+            for name in names
+            if getattr(large, name) != getattr(preset, name)
+        },
+        "generator.sharing": sharing,
+    }
+    if large.hidden_dropout_prob != preset.hidden_dropout_prob:
+        keys["model.dropout"] = large.hidden_dropout_prob
+    if "discriminator" not in sizes:
+        return {**keys, "objective": "mlm"}
+    if (small := sizes.get("generator")) is not None:
+        width = small.hidden_size / large.hidden_size
+        depth = small.num_hidden_layers / large.num_hidden_layers
+        if generator_config(large, width=width, depth=depth) != small:
+            raise InputError(
+                "the generator does not have the discriminator's shape at a smaller size, so a run cannot "
+                "continue from it"
+            )
+        keys |= {"generator.width": width, "generator.depth": depth}
+    return keys
 
 
 def _expect_positive(key: str, value: float) -> None:

@@ -1,13 +1,14 @@
 """`electra pretrain`: rows of tokens -> a run folder with checkpoints, metrics and the trained encoders."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from electra import cli, config
 from electra.errors import InputError
 from electra.pretraining import cost
-from electra.pretraining.build import FINAL, FirstStep, Pretraining, build, first_step, pretrain
+from electra.pretraining.build import FINAL, STARTED_FROM, FirstStep, Pretraining, build, first_step, pretrain
 from electra.pretraining.config import PretrainRunConfig, paper_defaults
 from electra.pretraining.step import show_row
 from electra.report import write_report
@@ -52,10 +53,20 @@ def restart_after_crashes(arguments: Sequence[str], *, max_restarts: int) -> int
     return supervise(command, max_restarts=max_restarts, ends=ends)
 
 
+def describe_start(began: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where the first weights of a run come from."""
+    without = f"; random weights for {', '.join(began['random'])}" if began["random"] else ""
+    step = "" if began["step"] is None else f"step {began['step']:,} of "
+    yield "start", f"{step}{began['path']}{without}"
+    if "vocabulary" in began:
+        yield "vocabulary", began["vocabulary"]
+
+
 def summary(run: Pretraining, out: Path) -> str:
     """What was trained, and where everything is."""
-    state = run.state
+    state, began = run.state, run.facts[STARTED_FROM]
     lines = {
+        **(dict(describe_start(began)) if began else {}),
         "trained": f"{state.step:,} steps, {state.tokens:,} tokens, {state.flops:.2e} FLOPs, "
         f"{clock(state.seconds)}",
         "best": "unknown: no rows are held out"
@@ -70,7 +81,9 @@ def summary(run: Pretraining, out: Path) -> str:
 def preview(run: Pretraining, first: FirstStep) -> str:
     """What the run will need, and some rows as the networks see them."""
     step, micro_batch = first.step, run.facts["choices"]["micro_batch"]
+    began = run.facts[STARTED_FROM]
     lines = {
+        **(dict(describe_start(began)) if began else {}),
         **cost.needs(
             run.objective,
             flops_per_token=run.problem.flops_per_token,

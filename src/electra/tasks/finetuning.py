@@ -68,7 +68,13 @@ class Job:
 
     def check(self, saved: Mapping[str, Any], *, seed: int) -> None:
         """Refuse to resume what was begun with other settings."""
-        check_same_run(saved, self.study.facts(seed), self.settings.resume, free_keys=FREE_KEYS)
+        check_same_run(
+            saved,
+            self.study.facts(seed),
+            self.settings.resume,
+            free_keys=FREE_KEYS,
+            defaults=plain(config.to_dict(FinetuneConfig())),
+        )
 
     def describe(self) -> None:
         """Write config.yaml and environment.json."""

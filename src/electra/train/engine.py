@@ -20,6 +20,7 @@ import yaml
 from torch import nn
 
 import electra
+from electra import config as configs
 from electra import files
 from electra.errors import InputError
 from electra.model.encoder import Encoder, Layer
@@ -170,7 +171,13 @@ class Engine:
             health=settings.health,
             world=self.world,
             facts=facts,
-            check_facts=lambda saved: check_same_run(saved, facts, settings.resume, free_keys=free_keys),
+            check_facts=lambda saved: check_same_run(
+                saved,
+                facts,
+                settings.resume,
+                free_keys=free_keys,
+                defaults=plain(configs.to_dict(type(settings)())),
+            ),
             on_start=describe if self.world.writes else lambda: None,
             peak=peak * self.world.size,
         ).run()
@@ -222,16 +229,25 @@ def read_choices(run: Path) -> dict[str, Any]:
 
 
 def check_same_run(
-    saved: Mapping[str, Any], asked: Mapping[str, Any], config: ResumeConfig, *, free_keys: Sequence[str]
+    saved: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    config: ResumeConfig,
+    *,
+    free_keys: Sequence[str],
+    defaults: Mapping[str, Any],
 ) -> None:
-    """Refuse to resume with other data, another tokenizer, or a changed config that was not allowed."""
+    """Refuse to resume with other data, another tokenizer, or a changed config that was not allowed.
+
+    A key that the checkpoint does not have is newer than the run, which did what the default does.
+    """
     for key, what in (("dataset_sha256", "data"), ("tokenizer_sha256", "tokenizer")):
         if saved[key] != asked[key]:
             raise InputError(
                 f"the run began with another {what}: its checkpoint has {saved[key]}, --data has "
                 f"{asked[key]}; give the {what} of the run, or another --out"
             )
-    before, now = dict(flatten(saved["config"])), dict(flatten(asked["config"]))
+    now, known = dict(flatten(asked["config"])), dict(flatten(defaults))
+    before = {**{key: known.get(key) for key in now}, **dict(flatten(saved["config"]))}
     changed = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
     allowed = partial(_is_under, prefixes=config.allow_changes)
     refused = [key for key in changed if not _is_under(key, free_keys) and not allowed(key)]
