@@ -87,7 +87,7 @@ class PreparedData(Folder):
         """The tokenizer that made the rows."""
         from electra.text import tokenizer
 
-        return tokenizer.load(self.path / "tokenizer")
+        return tokenizer.load_tokenizer(self.path / "tokenizer")
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def prepare(
     keys = _named(locals())
     from electra.config import collect
     from electra.text.dataset import PrepareConfig
-    from electra.text.dataset import prepare as prepare_data
+    from electra.text.dataset import make_dataset as prepare_data
 
     made = prepare_data(collect(PrepareConfig, keys, prog="electra.prepare", file=config).config())
     return PreparedData(made.path, made.manifest)
@@ -316,7 +316,7 @@ def pretrain(
     settings.require_folders()
     _refuse_dry_run(settings.dry_run)
     with engine.joined(settings.train.device) as (world, device):
-        state = build.pretrain(settings, world, device).state
+        state = build.run_pretraining(settings, world, device).state
     return Run(
         Path(settings.out),
         steps=state.step,
@@ -377,7 +377,7 @@ def finetune(
     folders: dict[str, Path] = {}
     with engine.joined(draft.train.device) as (world, device):
         for job in finetuning.jobs(given, world, device):
-            found = finetuning.run(job)
+            found = finetuning.run_job(job)
             results |= found
             folders |= {name: job.study.task_folder(name) for name in found}
     tuned = Finetuned(
@@ -413,7 +413,7 @@ def evaluate(
     from electra.tasks import evaluation
 
     settings = collect(evaluation.EvaluateConfig, keys, prog="electra.evaluate").config()
-    content = evaluation.Evaluation.prepare(settings).run()
+    content = evaluation.EvaluationJob.prepare(settings).run()
     splits = content["splits"]
     return Evaluation(
         task=content["task"],
@@ -456,7 +456,7 @@ def predict(
 
     settings = collect(evaluation.PredictConfig, keys, prog="electra.predict").config()
     notes: list[str] = []
-    predicted = list(evaluation.predict(settings, note=notes.append))
+    predicted = list(evaluation.predict_splits(settings, note=notes.append))
     path = Path(settings.out) if settings.out else None
     if path is not None:
         notes += write_form(path, predicted)
@@ -493,7 +493,7 @@ def export(
     keys = _named(locals())
     from electra.config import collect
     from electra.formats.export import ExportConfig
-    from electra.formats.export import export as export_model
+    from electra.formats.export import export_model as export_model
 
     made = export_model(collect(ExportConfig, keys, prog="electra.export").config())
     scores = {(change.split, change.name): (change.before, change.after) for change in made.changes}

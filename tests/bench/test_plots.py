@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from electra.bench.plots import draw, ratios
+from electra.bench.plots import draw_picture, ratios
 
 
 def test_ours_beside_each_of_the_others(contest_result):
@@ -18,24 +18,24 @@ def test_ours_beside_each_of_the_others(contest_result):
 
 def test_the_picture_has_bars_and_curves(contest_result, growth_result, tmp_path):
     path = tmp_path / "bench.svg"
-    draw({"pretrain": contest_result, "growth": growth_result}, path)
+    draw_picture({"pretrain": contest_result, "growth": growth_result}, path)
     content = path.read_text(encoding="utf-8")
     written = re.findall(r"<!-- (.*?) -->", content)
     assert {"pretrain: against plain", "3.00 x", "tokens of a row", "seconds a step", "needed"} <= {*written}
-    draw({"pretrain": contest_result, "growth": growth_result}, tmp_path / "again.svg")
+    draw_picture({"pretrain": contest_result, "growth": growth_result}, tmp_path / "again.svg")
     assert (tmp_path / "again.svg").read_text(encoding="utf-8") == content
 
 
 @pytest.mark.parametrize("kind", ["pretrain", "growth"])
 def test_each_half_can_stand_alone(kind, contest_result, growth_result, tmp_path):
-    draw({kind: {"pretrain": contest_result, "growth": growth_result}[kind]}, tmp_path / "bench.png")
+    draw_picture({kind: {"pretrain": contest_result, "growth": growth_result}[kind]}, tmp_path / "bench.png")
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_memory_that_is_not_known_is_not_drawn(growth_result, tmp_path):
     for point in growth_result["points"]:
         point |= {"memory": None, "libraries": None}
-    draw({"growth": growth_result}, tmp_path / "bench.svg")
+    draw_picture({"growth": growth_result}, tmp_path / "bench.svg")
     written = re.findall(r"<!-- (.*?) -->", (tmp_path / "bench.svg").read_text(encoding="utf-8"))
     assert "needed" in written
     assert "held" not in written

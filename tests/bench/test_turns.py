@@ -22,11 +22,11 @@ from electra.bench.turns import (
     descendants,
     describe_peak,
     encoder_products,
-    measure,
     measure_peak,
     own_memory,
     own_peak,
-    run,
+    run_command,
+    run_contest,
     take,
     time_steps,
 )
@@ -45,7 +45,7 @@ def stage(monkeypatch):
         turn = Turn([float(len(calls))], memory=100 * len(calls) if name == "ours" else None)
         return Ran(f"a library's remark\n{json.dumps(turn._asdict())}\n", 1.0, None)
 
-    monkeypatch.setattr(turns, "run", run)
+    monkeypatch.setattr(turns, "run_command", run_command)
     peaks = iter([{"fp32": 1.0, "copy": 7.0}, {"fp32": 2.0, "copy": 6.0}])
     monkeypatch.setattr(turns, "measure_peak", lambda products: next(peaks))
     return calls
@@ -55,7 +55,7 @@ def test_contestants_take_turns_and_the_best_peak_counts(stage, capsys):
     contest = Contest(
         title="something", contestants=("ours", "plain"), unit="tokens", units_per_step=3.0, repeats=2
     )
-    result = measure(contest, lambda name: ["bench", name])
+    result = run_contest(contest, lambda name: ["bench", name])
     assert stage == ["ours", "plain", "ours", "plain"]
     assert result["seconds"] == {"ours": [1.0, 3.0], "plain": [2.0, 4.0]}
     assert result["memory"] == {"ours": 300, "plain": None}
@@ -103,7 +103,7 @@ PARENT = (
 
 
 def test_what_a_command_prints_and_takes():
-    ran = run([sys.executable, "-c", "import time; time.sleep(0.2); print('done')"], name="it")
+    ran = run_command([sys.executable, "-c", "import time; time.sleep(0.2); print('done')"], name="it")
     assert ran.output == "done\n"
     assert ran.seconds >= 0.2
     assert ran.memory > 10**6
@@ -111,7 +111,7 @@ def test_what_a_command_prints_and_takes():
 
 def test_a_failure_is_told():
     with pytest.raises(InputError, match="the thing ended with exit code 3"):
-        run([sys.executable, "-c", "import sys; sys.exit(3)"], name="the thing")
+        run_command([sys.executable, "-c", "import sys; sys.exit(3)"], name="the thing")
 
 
 def test_a_command_ends_with_us(monkeypatch):
@@ -123,7 +123,7 @@ def test_a_command_ends_with_us(monkeypatch):
 
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run([sys.executable, "-c", "import time; time.sleep(60)"], name="it")
+        run_command([sys.executable, "-c", "import time; time.sleep(60)"], name="it")
     assert started[0].returncode is not None
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from electra.demo import corpus
-from electra.demo.corpus import Passage, Source, fingerprint, installed_sources, passages, source_of_folder
+from electra.demo.corpus import (
+    DocumentedPackage,
+    Passage,
+    corpus_fingerprint,
+    installed_sources,
+    passages,
+    source_of_folder,
+)
 from electra.errors import InputError
 
 
@@ -92,7 +99,7 @@ EXPECTED = {
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
+def source(tmp_path: Path) -> DocumentedPackage:
     for name, content in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,19 +117,19 @@ def by_origin(found: list[Passage]) -> dict[str, str]:
     return texts
 
 
-def test_every_kind_of_documentation_is_found_once_and_nothing_else(source: Source) -> None:
+def test_every_kind_of_documentation_is_found_once_and_nothing_else(source: DocumentedPackage) -> None:
     found = list(passages(sources=[source]))
     assert by_origin(found) == EXPECTED
     assert {passage.package for passage in found} == {"alpha"}
 
 
-def test_the_order_is_that_of_the_sorted_paths(source: Source) -> None:
+def test_the_order_is_that_of_the_sorted_paths(source: DocumentedPackage) -> None:
     assert list(source.files) == sorted(source.files)
     assert list(by_origin(list(passages(sources=[source])))) == list(EXPECTED)
 
 
-def test_the_number_of_workers_does_not_show(source: Source) -> None:
-    other = Source(package="beta", version="2.0", root=source.root, files=source.files[:3])
+def test_the_number_of_workers_does_not_show(source: DocumentedPackage) -> None:
+    other = DocumentedPackage(package="beta", version="2.0", root=source.root, files=source.files[:3])
     alone = list(passages(sources=[other, source], workers=1))
     assert list(passages(sources=[other, source], workers=2)) == alone
     assert {passage.package for passage in alone} == {"alpha", "beta"}
@@ -135,7 +142,7 @@ def test_a_paragraph_is_told_only_once(tmp_path: Path) -> None:
     assert [passage.text for passage in found] == [words_about("one thing"), words_about("another")]
 
 
-def test_a_listed_file_may_be_gone(source: Source) -> None:
+def test_a_listed_file_may_be_gone(source: DocumentedPackage) -> None:
     (source.root / "alpha/shapes.py").unlink()
     found = by_origin(list(passages(sources=[source])))
     assert "alpha" in found
@@ -143,14 +150,14 @@ def test_a_listed_file_may_be_gone(source: Source) -> None:
 
 
 def test_the_fingerprint_depends_on_versions_and_rules(
-    source: Source, monkeypatch: pytest.MonkeyPatch
+    source: DocumentedPackage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = fingerprint(sources=[source])
-    newer = Source(package="alpha", version="1.1", root=source.root, files=source.files)
-    assert fingerprint(sources=[newer]) != before
-    assert fingerprint(sources=[source]) == before
+    before = corpus_fingerprint(sources=[source])
+    newer = DocumentedPackage(package="alpha", version="1.1", root=source.root, files=source.files)
+    assert corpus_fingerprint(sources=[newer]) != before
+    assert corpus_fingerprint(sources=[source]) == before
     monkeypatch.setattr(corpus, "RULES_VERSION", corpus.RULES_VERSION + 1)
-    assert fingerprint(sources=[source]) != before
+    assert corpus_fingerprint(sources=[source]) != before
 
 
 def test_only_the_closure_of_the_base_dependencies_is_read() -> None:
@@ -196,7 +203,7 @@ def test_without_an_installed_electra_the_error_says_what_to_do(monkeypatch: pyt
         installed_sources()
 
 
-def test_the_documented_packages_are_not_imported(source: Source) -> None:
+def test_the_documented_packages_are_not_imported(source: DocumentedPackage) -> None:
     code = (
         "import sys; from electra.demo.corpus import installed_sources, passages; installed_sources();"
         "print(sorted({'torch', 'numpy', 'sympy'} & set(sys.modules)))"

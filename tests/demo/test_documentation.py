@@ -1,6 +1,6 @@
 import pytest
 
-from electra.demo.documentation import MIN_CHARACTERS, is_english, is_prose, plain, prose_of
+from electra.demo.documentation import MIN_CHARACTERS, is_english, is_prose, plain_text, prose_of
 
 OPENING = (
     "Compute the solution of a system of equations with one row for every unknown, and return it with all of "
@@ -208,7 +208,7 @@ def test_a_remark_goes_on_in_the_next_line() -> None:
     ],
 )
 def test_plain_takes_the_markup_and_leaves_the_words(marked: str, expected: str) -> None:
-    assert plain(marked) == expected
+    assert plain_text(marked) == expected
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_plain_takes_the_markup_and_leaves_the_words(marked: str, expected: str)
     ],
 )
 def test_plain_drops_only_the_sentence_that_cannot_be_read(lost: str) -> None:
-    assert plain(f"The first stays, e.g. This one. {lost} The last stays.") == (
+    assert plain_text(f"The first stays, e.g. This one. {lost} The last stays.") == (
         "The first stays, e.g. This one. The last stays."
     )
 

@@ -6,7 +6,16 @@ import torch
 import yaml
 
 from electra import files
-from electra.formats.card import ABOUT, CARD, TEXT, Given, card_lines, for_transformers, gather, write_card
+from electra.formats.card import (
+    ABOUT,
+    CARD,
+    TEXT,
+    OwnerFacts,
+    card_lines,
+    for_transformers,
+    gather,
+    write_card,
+)
 from electra.formats.transformers import find_source, seal, set_tokenizer, write_transformers
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.choice import MultipleChoice
@@ -26,7 +35,7 @@ FAMILIES = {
     "joint answers": QuestionAnswering(head="joint", answerability="on"),
 }
 PARTS = ("discriminator", "generator", "encoder")
-GIVEN = Given(name="A | model", license="cc-by-sa-4.0", language=("en", "no"))
+GIVEN = OwnerFacts(name="A | model", license="cc-by-sa-4.0", language=("en", "no"))
 
 
 def export(path, out, *, part=None, given=GIVEN):
@@ -112,7 +121,7 @@ def test_the_hub_reads_what_the_owner_said(run, tmp_path):
 
 
 def test_what_is_not_known_is_left_out(run, tmp_path):
-    card = export(run, tmp_path / "out", given=Given(name="model"))
+    card = export(run, tmp_path / "out", given=OwnerFacts(name="model"))
     front = yaml.safe_load(card.split("---\n")[1])
     assert front == {"library_name": "transformers", "tags": ["electra"]}
     # The run of this fixture tells its objective, and no more.

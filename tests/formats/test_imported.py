@@ -138,7 +138,7 @@ def imported(model, tmp_path):
     return Imported(
         sizes={"discriminator": discriminator, "generator": generator},
         state=model.state_dict(),
-        tokenizer=tokenizers.load(write_vocabulary(tmp_path / "vocab.txt", 70)),
+        tokenizer=tokenizers.load_tokenizer(write_vocabulary(tmp_path / "vocab.txt", 70)),
         source={"format": "tensorflow", "path": "model.ckpt"},
         step=7,
     )

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra.formats.tensor_bundle import LONGEST_KEY, DamagedError, read_table
+from electra.formats.tensor_bundle import LONGEST_KEY, DamagedError, read_index_table
 from foreign_models import MAGIC, make_block, make_table, seal, varint
 
 
@@ -11,12 +11,12 @@ from foreign_models import MAGIC, make_block, make_table, seal, varint
 def test_what_is_written_is_read(entries, per_block):
     pairs = sorted(entries.items())
     blocks = [make_block(pairs[first : first + per_block]) for first in range(0, len(pairs), per_block)]
-    assert list(read_table(make_table(blocks))) == pairs
+    assert list(read_index_table(make_table(blocks))) == pairs
 
 
 def refused(data, match):
     with pytest.raises(DamagedError, match=match):
-        list(read_table(data))
+        list(read_index_table(data))
 
 
 def test_a_compressed_block_is_refused_in_words():
@@ -58,7 +58,7 @@ def test_keys_do_not_grow_without_bound():
 )
 def test_entries_that_speak_of_more_than_there_is(entry):
     with pytest.raises(DamagedError):
-        list(read_table(make_table([entry + bytes(4) + (1).to_bytes(4, "little")])))
+        list(read_index_table(make_table([entry + bytes(4) + (1).to_bytes(4, "little")])))
 
 
 def test_a_block_whose_restarts_do_not_fit():
@@ -69,7 +69,7 @@ def test_a_block_whose_restarts_do_not_fit():
 @given(st.lists(st.binary(max_size=60), max_size=4))
 def test_blocks_of_any_bytes_are_entries_or_damage(blocks):
     try:
-        entries = list(read_table(make_table([block + bytes(4) for block in blocks])))
+        entries = list(read_index_table(make_table([block + bytes(4) for block in blocks])))
     except DamagedError:
         return
     assert sum(len(value) for _, value in entries) <= sum(map(len, blocks))
@@ -78,4 +78,4 @@ def test_blocks_of_any_bytes_are_entries_or_damage(blocks):
 @given(st.binary(max_size=80), st.booleans())
 def test_files_of_any_bytes_are_damage(data, has_magic):
     with pytest.raises(DamagedError):
-        list(read_table(data + MAGIC if has_magic else data))
+        list(read_index_table(data + MAGIC if has_magic else data))

@@ -16,7 +16,7 @@ from electra.tasks.families.classification import Classification, Regression
 from electra.tasks.families.family import TextExample
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
-from electra.tasks.inference import predict
+from electra.tasks.inference import predict_examples
 
 pytestmark = pytest.mark.numeric
 
@@ -103,8 +103,8 @@ def test_evaluation_takes_it_for_any_other_model(tuned_once, export_once, assert
     theirs = load(export_once(folder)[0], engine="onnx").tuned
     examples = [TextExample(id="0", where="here", text="the old river", text_pair="music")]
     options = {"max_length": tuned.max_length}
-    found = predict(theirs.model, theirs.task, examples, theirs.tokenizer, **options)
-    assert_alike(found, predict(tuned.model, tuned.task, examples, tuned.tokenizer, **options))
+    found = predict_examples(theirs.model, theirs.task, examples, theirs.tokenizer, **options)
+    assert_alike(found, predict_examples(tuned.model, tuned.task, examples, tuned.tokenizer, **options))
 
 
 @SLOW

@@ -12,7 +12,7 @@ from electra.tasks.families.classification import Classification, MultiLabel, Re
 from electra.tasks.families.family import TextExample, pair_windows
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging, TaggingExample
-from electra.tasks.inference import outputs_of, predict
+from electra.tasks.inference import outputs_of, predict_examples
 from electra.text.windows import windows
 
 pytestmark = pytest.mark.numeric
@@ -31,7 +31,7 @@ NOTHING = {
 
 
 def predicted(tuned, *examples):
-    return predict(tuned.model, tuned.task, examples, tuned.tokenizer, max_length=tuned.max_length)
+    return predict_examples(tuned.model, tuned.task, examples, tuned.tokenizer, max_length=tuned.max_length)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -13,7 +13,7 @@ from electra.pretraining import cost
 from electra.pretraining.config import GeneratorConfig, ModelConfig, PretrainConfig, paper_values
 from electra.pretraining.masking import MaskingConfig
 from electra.pretraining.objectives import OBJECTIVES, build_objective
-from electra.pretraining.step import PretrainProblem, Share, collapse, show_row
+from electra.pretraining.step import PretrainProblem, Share, collapse_warning, show_row
 from electra.text.batches import Batch
 from electra.train.distributed import World
 from electra.train.loop import LoopConfig, training_steps
@@ -225,13 +225,13 @@ HEALTHY = {"discriminator_auc": 0.8, "discriminator_recall": 0.3, "replaced_frac
     ],
 )
 def test_collapse_is_told_with_its_cures(changes, words):
-    said = collapse({**HEALTHY, **changes}, step=5000, progress=0.5)
+    said = collapse_warning({**HEALTHY, **changes}, step=5000, progress=0.5)
     assert (said is None) == (words is None)
     if words:
         assert words in said
         assert "--train.learning_rate" in said
-    assert collapse({**HEALTHY, **changes}, step=5000, progress=0.01) is None
-    assert collapse({**HEALTHY, **changes}, step=50, progress=0.5) is None
+    assert collapse_warning({**HEALTHY, **changes}, step=5000, progress=0.01) is None
+    assert collapse_warning({**HEALTHY, **changes}, step=50, progress=0.5) is None
 
 
 def test_stages_are_phases(toy):

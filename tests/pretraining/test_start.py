@@ -25,7 +25,7 @@ def make_tokenizer(tmp_path):
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}" / "vocab.txt"
         path.parent.mkdir()
         path.write_text("".join(f"{entry}\n" for entry in (*SPECIAL_TOKENS, *entries)), encoding="utf-8")
-        return tokenizers.load(path)
+        return tokenizers.load_tokenizer(path)
 
     return make
 

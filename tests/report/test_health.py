@@ -2,13 +2,13 @@ import math
 
 import pytest
 
-from electra.report.health import collapse, judge, noteworthy, now, overall
+from electra.report.health import collapse, judge_metrics, noteworthy, now, overall
 from electra.report.page import page
 from electra.report.runs import read_runs
 
 
 def verdicts(folder):
-    return {verdict.range.key: verdict for verdict in judge(read_runs([folder])[0])}
+    return {verdict.range.key: verdict for verdict in judge_metrics(read_runs([folder])[0])}
 
 
 def test_a_run_that_learned_is_healthy(make_run):

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from electra.report.page import facts, page, terminal_table
+from electra.report.page import page, run_facts, terminal_table
 from electra.report.runs import BY_KEY, read_runs
 from electra.report.samples import outcome
 
@@ -104,7 +104,7 @@ def test_samples_show_the_verdict_with_and_without_colour(make_run):
 
 
 def test_facts_of_a_run(make_run):
-    state = facts(read_runs([make_run(steps=1000)])[0])
+    state = run_facts(read_runs([make_run(steps=1000)])[0])
     assert state["steps"] == "1,000"
     assert state["tokens"] == "4.1M"
     assert state["time"] == "22 min 1 s"
@@ -115,7 +115,7 @@ def test_an_unfinished_run_says_how_far_it_is(make_run):
     folder = make_run(steps=1000)
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("steps: 1000", "steps: 5000"))
-    assert facts(read_runs([folder])[0])["steps"] == "1,000 of 5,000"
+    assert run_facts(read_runs([folder])[0])["steps"] == "1,000 of 5,000"
 
 
 def test_the_terminal_table_has_a_column_for_each_run(make_run):

@@ -10,7 +10,7 @@ from electra.model.sizes import EncoderConfig
 from electra.seeds import torch_generator
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import TextExample
-from electra.tasks.inference import predict
+from electra.tasks.inference import predict_examples
 from electra.tasks.model import FineTuned, TaskModel, load_model, save_model
 from electra.text import tokenizer as tokenizers
 
@@ -23,7 +23,7 @@ SENTENCES = [
 @pytest.fixture(scope="module")
 def model(runs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / "final"
-    tokenizer = tokenizers.load(runs.data / "tokenizer")
+    tokenizer = tokenizers.load_tokenizer(runs.data / "tokenizer")
     encoder = Encoder(EncoderConfig.preset("tiny", vocab_size=tokenizer.vocab_size))
     initialise(encoder, std=0.2, generator=torch_generator(0, "test"))
     tuned = FineTuned(
@@ -59,7 +59,7 @@ def own_scores(model, labels):
         TextExample(id=str(number), where="here", text=text, label=None)
         for number, text in enumerate(SENTENCES)
     ]
-    said = predict(tuned.model, "cola", examples, tuned.tokenizer, max_length=32)
+    said = predict_examples(tuned.model, "cola", examples, tuned.tokenizer, max_length=32)
     right = [prediction["label"] == label for prediction, label in zip(said, labels, strict=True)]
     return sum(right) / len(right)
 

@@ -31,7 +31,7 @@ PAIRS = {"mnli": {"text_pair": "text_pair"}, "stsb": {"text_pair": "text_pair"}}
 def models(runs, tmp_path_factory):
     """A folder with a model for each task, named as `finetune --task glue` names them."""
     folder = tmp_path_factory.mktemp("models")
-    tokenizer = tokenizers.load(runs.data / "tokenizer")
+    tokenizer = tokenizers.load_tokenizer(runs.data / "tokenizer")
     for task, family in FAMILIES.items():
         encoder = Encoder(EncoderConfig.preset("tiny", vocab_size=tokenizer.vocab_size))
         initialise(encoder, std=0.2, generator=torch_generator(0, task))

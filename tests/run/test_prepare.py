@@ -23,7 +23,7 @@ from electra.cli import main
 from electra.text import dataset, shards
 from electra.text.dataset import PrepareConfig
 from electra.text.rows import KIND, Rows
-from electra.text.tokenizer import load
+from electra.text.tokenizer import load_tokenizer
 
 WORDS = [
     *("the", "a", "of", "to", "in", "and", "is", "was", "river", "mountain", "city", "language", "model"),
@@ -67,7 +67,7 @@ def manifest_of(folder):
 
 
 def decoded(folder, split="train"):
-    rows, tokenizer = Rows(folder, split), load(folder / "tokenizer")
+    rows, tokenizer = Rows(folder, split), load_tokenizer(folder / "tokenizer")
     return [tokenizer.decode(rows[index].ids.tolist()) for index in range(len(rows))]
 
 
@@ -139,7 +139,7 @@ def test_bad_rows_of_a_table_are_quarantined_with_their_line(tmp_path):
 
 def test_the_library_function_says_where_and_how_much(corpus, tmp_path):
     config = PrepareConfig(corpus=[str(corpus)], out=str(tmp_path / "data"), vocab_size=300, workers=1)
-    made, found = dataset.prepare(config), dataset.prepare(config)
+    made, found = dataset.make_dataset(config), dataset.make_dataset(config)
     train = manifest_of(tmp_path / "data")["splits"]["train"]
     assert made.path == found.path == tmp_path / "data"
     for prepared in (made, found):

@@ -66,7 +66,7 @@ def test_a_generator_that_the_start_lacks_is_random(runs, whole, tmp_path):
 def test_another_vocabulary_keeps_what_both_know(runs, whole, other_vocabulary, tmp_path):
     out = tmp_path / "run"
     started(runs, whole, out, data=other_vocabulary)
-    old, new = (tokenizers.load(data / "tokenizer") for data in (runs.data, other_vocabulary))
+    old, new = (tokenizers.load_tokenizer(data / "tokenizer") for data in (runs.data, other_vocabulary))
     before, after = last_weights(whole)[WORD_TABLE], first_weights(out)[WORD_TABLE]
     old_ids = {token: number for number, token in enumerate(old.tokens(range(old.vocab_size)))}
     common = [

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from electra.model.sizes import EncoderConfig
-from electra.tasks.config import paper_size, paper_values
+from electra.tasks.config import finetune_paper_values, paper_size
 from electra.tasks.families.classification import Classification
 from electra.tasks.task import Task
 
@@ -31,7 +31,7 @@ def test_other_widths_have_the_size_below(hidden_size, size):
     [("tiny", 3e-4, 0.8), ("small", 3e-4, 0.8), ("base", 1e-4, 0.8), ("large", 5e-5, 0.9)],
 )
 def test_values_of_the_paper(task, size, learning_rate, layer_decay):
-    assert paper_values(EncoderConfig.preset(size), [task]) == {
+    assert finetune_paper_values(EncoderConfig.preset(size), [task]) == {
         "train.learning_rate": learning_rate,
         "train.layer_decay": layer_decay,
         "train.epochs": 10.0,
@@ -40,4 +40,4 @@ def test_values_of_the_paper(task, size, learning_rate, layer_decay):
 
 def test_tasks_learned_together_have_three_epochs(task):
     other = dataclasses.replace(task, name="other", epochs=2.0)
-    assert paper_values(EncoderConfig.preset("small"), [task, other])["train.epochs"] == 3.0
+    assert finetune_paper_values(EncoderConfig.preset("small"), [task, other])["train.epochs"] == 3.0

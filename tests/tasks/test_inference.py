@@ -9,7 +9,7 @@ from electra.tasks import inference
 from electra.tasks.families.choice import ChoiceExample, MultipleChoice
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import TaskRow
-from electra.tasks.inference import outputs_of, predict
+from electra.tasks.inference import outputs_of, predict_examples
 from electra.tasks.model import TaskModel
 
 pytestmark = pytest.mark.numeric
@@ -33,7 +33,9 @@ def test_outputs_come_in_the_order_of_rows_however_they_are_batched(model, token
 
 def test_dropout_is_off(model, tokenizer, make_opinions):
     model.train()
-    first, second = (predict(model, "mood", make_opinions(4), tokenizer, max_length=32) for _ in range(2))
+    first, second = (
+        predict_examples(model, "mood", make_opinions(4), tokenizer, max_length=32) for _ in range(2)
+    )
     assert first == second
 
 
@@ -42,13 +44,13 @@ def test_choices_of_a_question_are_judged_together(model, tokenizer):
         ChoiceExample(id=str(number), where="here", prompt="the day was", choices=choices)
         for number, choices in enumerate([("warm", "cold and grey to me"), ("fine", "dull", "the house")])
     ]
-    predictions = predict(model, "choice", examples, tokenizer, max_length=32, max_tokens=16)
+    predictions = predict_examples(model, "choice", examples, tokenizer, max_length=32, max_tokens=16)
     assert [len(prediction["probabilities"]) for prediction in predictions] == [2, 3]
     assert all(sum(prediction["probabilities"]) == pytest.approx(1) for prediction in predictions)
 
 
 def test_nothing_gives_nothing(model, tokenizer):
-    assert predict(model, "mood", [], tokenizer, max_length=32) == []
+    assert predict_examples(model, "mood", [], tokenizer, max_length=32) == []
 
 
 CPU = torch.device("cpu")

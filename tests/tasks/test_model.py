@@ -21,7 +21,7 @@ from electra.tasks.families.classification import Classification, MultiLabel, Re
 from electra.tasks.families.family import TextExample
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging, TaggingExample
-from electra.tasks.inference import predict
+from electra.tasks.inference import predict_examples
 from electra.tasks.model import FineTuned, TaskModel, copy_head, find_start, load_model, save_model
 
 pytestmark = pytest.mark.numeric
@@ -116,7 +116,7 @@ def tuned_model(encoder, tokenizer, family):
 
 
 def answers(tuned, example):
-    return predict(tuned.model, tuned.task, [example], tuned.tokenizer, max_length=tuned.max_length)
+    return predict_examples(tuned.model, tuned.task, [example], tuned.tokenizer, max_length=tuned.max_length)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import zstandard
 
 from electra.text import compression
 from electra.text.compression import read_pieces
-from electra.text.quarantine import Problem, Reading, Tally
+from electra.text.quarantine import Reading, ReadProblem, Tally
 from electra.text.sources import Compression, Source
 
 TEXT = "".join(f"line {random.Random(n).random()}\n" for n in range(3000)).encode()
@@ -19,10 +19,10 @@ KINDS: list[Compression] = ["gzip", "xz", "zstd"]
 
 def read(
     path: Path, kind: Compression, data: bytes | None, *, size: int = 1000
-) -> tuple[bytes, list[Problem]]:
+) -> tuple[bytes, list[ReadProblem]]:
     if data is not None:
         path.write_bytes(data)
-    problems: list[Problem] = []
+    problems: list[ReadProblem] = []
     source = Source(path=str(path), format="text", compression=kind, bytes=len(data or b""))
     tally = Tally()
     pieces = list(

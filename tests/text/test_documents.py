@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from electra.errors import InputError
 from electra.text import documents, encoding, tables
 from electra.text.documents import read_documents, split_documents, whole_document
-from electra.text.quarantine import Problem, Reading, Tally
+from electra.text.quarantine import Reading, ReadProblem, Tally
 from electra.text.sources import Source, find_sources
 from electra.text.tables import Dialect
 
@@ -38,15 +38,15 @@ in_any_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixt
 
 def read(
     source: Source, *, size: int = 1 << 18, encoding: str | None = None, field: str = "text"
-) -> tuple[list[str], list[Problem], Tally]:
-    problems: list[Problem] = []
+) -> tuple[list[str], list[ReadProblem], Tally]:
+    problems: list[ReadProblem] = []
     tally = Tally()
     reading = Reading(source=source, tally=tally, quarantine=problems.append)
     found = read_documents(reading, text_column=field, dialect=Dialect(encoding=encoding), piece_bytes=size)
     return list(found), problems, tally
 
 
-def read_path(path: Path) -> tuple[list[str], list[Problem], Tally]:
+def read_path(path: Path) -> tuple[list[str], list[ReadProblem], Tally]:
     (source,) = find_sources([str(path)]).sources
     return read(source)
 
@@ -59,14 +59,14 @@ def read_bytes(
     format: str = "text",
     compression: str = "none",
     **options: str,
-) -> tuple[list[str], list[Problem], Tally]:
+) -> tuple[list[str], list[ReadProblem], Tally]:
     (folder / "data").write_bytes(data)
     source = Source(path=str(folder / "data"), format=format, compression=compression, bytes=len(data))
     return read(source, size=size, **options)
 
 
 def check(
-    found: list[str], problems: list[Problem], tally: Tally, *, limit: int = documents.DOCUMENT_LIMIT
+    found: list[str], problems: list[ReadProblem], tally: Tally, *, limit: int = documents.DOCUMENT_LIMIT
 ) -> None:
     """What the rest of the program relies on."""
     for document in found:
@@ -205,7 +205,7 @@ def test_a_given_encoding_is_used_and_an_unknown_one_is_an_error_at_once(tmp_pat
 def test_binary_data_in_the_guise_of_text_is_one_problem(tmp_path, data):
     found, (problem,), tally = read_bytes(tmp_path, data)
     assert found == []
-    assert problem == Problem(
+    assert problem == ReadProblem(
         file=str(tmp_path / "data"), reason="it is binary data, not text", bytes=len(data)
     )
     assert (tally.source_bytes, tally.documents, tally.encodings) == (len(data), 0, {})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from electra.errors import InputError
 from electra.text import encoding as encodings
-from electra.text.encoding import Decoder, NotTextError, check_encoding, decode_utf8, detect
+from electra.text.encoding import Decoder, NotTextError, check_encoding, decode_utf8, detect_encoding
 
 FRENCH = (
     "L'été dernier, nous avons traversé la forêt où les chênes étaient déjà dorés ; ça sentait la pluie.\n"
@@ -62,28 +62,28 @@ def test_old_encodings_read_right(text, encodings):
         for sample in (text, ENGLISH * 200 + text * 3, text * 30):
             data = sample.encode(name)
             # Another name is as good if it gives the same text.
-            assert data.decode(detect(data)) == sample, (name, detect(data))
+            assert data.decode(detect_encoding(data)) == sample, (name, detect_encoding(data))
 
 
 @pytest.mark.parametrize("text", [FRENCH, JAPANESE, KOREAN, RUSSIAN, ENGLISH])
 @pytest.mark.parametrize("name", ["utf-8-sig", "utf-16", "utf-32"])
 def test_a_byte_order_mark_decides(text, name):
     data = text.encode(name)
-    assert data.decode(detect(data)) == "\ufeff" + text
+    assert data.decode(detect_encoding(data)) == "\ufeff" + text
     swapped = ("\ufeff" + text).encode(name.removesuffix("-sig") + ("-be" if name != "utf-8-sig" else ""))
-    assert swapped.decode(detect(swapped)) == "\ufeff" + text
+    assert swapped.decode(detect_encoding(swapped)) == "\ufeff" + text
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=50))
 def test_valid_utf8_is_utf8_whatever_the_characters(text):
     data = text.removeprefix("\ufeff").encode()
-    assert detect(data) == "utf-8"
+    assert detect_encoding(data) == "utf-8"
 
 
 @pytest.mark.parametrize("text", [FRENCH, JAPANESE, KOREAN, RUSSIAN])
 def test_utf8_stays_utf8_wherever_the_sample_ends(text):
     data = text.encode()
-    assert {detect(data[:end]) for end in range(40, len(data))} == {"utf-8"}
+    assert {detect_encoding(data[:end]) for end in range(40, len(data))} == {"utf-8"}
 
 
 @given(st.data(), st.sampled_from([FRENCH, JAPANESE, KOREAN, RUSSIAN, GERMAN]))
@@ -91,11 +91,11 @@ def test_one_bad_byte_never_makes_utf8_something_else(data, text):
     good = text.encode()
     at = data.draw(st.integers(0, len(good)))
     bad = bytes([data.draw(st.integers(0x80, 0xFF))])
-    assert detect(good[:at] + bad + good[at:]) == "utf-8"
+    assert detect_encoding(good[:at] + bad + good[at:]) == "utf-8"
 
 
 def test_a_stray_byte_beside_one_good_character_is_no_reason_to_leave_utf8():
-    assert detect(ENGLISH.encode() + "é".encode() + b" and \xe9\n") == "utf-8"
+    assert detect_encoding(ENGLISH.encode() + "é".encode() + b" and \xe9\n") == "utf-8"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -115,24 +115,24 @@ def test_binary_data_is_no_text(seed, tmp_path):
         b"\x7fELF\2\1\1" + bytes(57),
     ):
         with pytest.raises(NotTextError, match="binary"):
-            detect(data)
+            detect_encoding(data)
 
 
 @pytest.mark.parametrize("path", ["/bin/sh", "/proc/self/exe"])
 def test_a_program_is_no_text(path):
     with Path(path).open("rb") as file, pytest.raises(NotTextError, match="binary"):
-        detect(file.read(1 << 20))
+        detect_encoding(file.read(1 << 20))
 
 
 def test_a_stray_control_character_does_not_make_text_binary():
-    assert detect(ENGLISH.encode() * 3 + b"\0\1" + ENGLISH.encode()) == "utf-8"
-    assert detect(b"\x1b[1mbold\x1b[0m\x08\n\x0c") == "utf-8"
+    assert detect_encoding(ENGLISH.encode() * 3 + b"\0\1" + ENGLISH.encode()) == "utf-8"
+    assert detect_encoding(b"\x1b[1mbold\x1b[0m\x08\n\x0c") == "utf-8"
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_have_an_encoding_or_a_reason(data):
     with suppress(NotTextError):
-        assert data.decode(detect(data), "replace") or not data
+        assert data.decode(detect_encoding(data), "replace") or not data
 
 
 def test_charset_normalizer_sees_few_bytes_and_only_those_that_tell(monkeypatch):
@@ -140,7 +140,7 @@ def test_charset_normalizer_sees_few_bytes_and_only_those_that_tell(monkeypatch)
     monkeypatch.setattr(encodings.charset_normalizer, "from_bytes", lambda data: seen.append(data) or [])
     unknown = bytes(range(0xC0, 0x100)) * 2 + b"\n"
     with pytest.raises(NotTextError, match="--encoding"):
-        detect(ENGLISH.encode() * 1000 + unknown * 1000)
+        detect_encoding(ENGLISH.encode() * 1000 + unknown * 1000)
     assert len(seen) == 1
     assert len(seen[0]) <= 8192
     assert ENGLISH.encode() not in seen[0]
@@ -164,8 +164,8 @@ def test_every_novel_of_aozora(shared):
     assert len(novels) == 60
     for novel in novels:
         data = novel.read_bytes()
-        assert detect(data) == "cp932", novel
-        assert detect(data[:1000]) == "cp932", novel
+        assert detect_encoding(data) == "cp932", novel
+        assert detect_encoding(data[:1000]) == "cp932", novel
 
 
 @pytest.mark.parametrize("name", ["cp949", "euc_kr"])
@@ -181,7 +181,7 @@ def test_korean_pieces_of_all_sizes(shared, name):
             start = rng.randrange(len(text) - size)
             data = text[start : start + size].encode(name)
             if not data.isascii():
-                assert data.decode(detect(data)) == text[start : start + size]
+                assert data.decode(detect_encoding(data)) == text[start : start + size]
 
 
 ASCII = b"Plain words in plain letters, line after line.\n"

@@ -8,10 +8,10 @@ from electra.text import tokenizer as tokenizers
 from electra.text.spans import (
     SharedTokenizer,
     check_texts,
-    gaps,
     join_words,
     locate,
     locate_with_gaps,
+    mask_gaps,
     words_of,
 )
 from electra.text.tokenizer import TokenizerConfig
@@ -84,7 +84,7 @@ def test_gaps_are_one_token_where_they_stand(text):
     tokenizer = TOKENIZERS["wordpiece", "keep"]
     (tokens,) = locate_with_gaps([text], tokenizer)
     positions = np.flatnonzero(tokens.ids_T == tokenizer.mask_id)
-    assert [tokens.spans[position] for position in positions] == list(gaps(text))
+    assert [tokens.spans[position] for position in positions] == list(mask_gaps(text))
     assert len(positions) == text.count("[MASK]")
     between = [text[start:end] for start, end in tokens.spans]
     assert "".join(between) == text.replace(" ", "")

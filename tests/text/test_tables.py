@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from electra.errors import InputError
 from electra.text import tables
-from electra.text.quarantine import Problem, Reading, Tally, strict_reading
+from electra.text.quarantine import Reading, ReadProblem, Tally, strict_reading
 from electra.text.sources import Source
 from electra.text.tables import Dialect, read_lines, read_table, table_source
 
@@ -29,8 +29,8 @@ COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstan
 in_any_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
-def reading_of(source: Source) -> tuple[Reading, list[Problem]]:
-    problems: list[Problem] = []
+def reading_of(source: Source) -> tuple[Reading, list[ReadProblem]]:
+    problems: list[ReadProblem] = []
     return Reading(source=source, tally=Tally(), quarantine=problems.append), problems
 
 
@@ -41,7 +41,7 @@ def texts_of(
     field: str = "text",
     size: int = 1 << 18,
     **dialect: str,
-) -> tuple[list[str], list[Problem], Tally]:
+) -> tuple[list[str], list[ReadProblem], Tally]:
     """As `prepare` reads: the texts of one column, and what was wrong."""
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -502,7 +502,7 @@ def dataset(folder: Path, *rows: str, split: str = "train") -> str:
     return str(folder)
 
 
-def rows_of_dataset(name: str) -> tuple[list[tuple[int, dict[str, str]]], list[Problem]]:
+def rows_of_dataset(name: str) -> tuple[list[tuple[int, dict[str, str]]], list[ReadProblem]]:
     reading, problems = reading_of(Source(path=name, format="hf"))
     return list(read_table(reading, text_column="text")), problems
 

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
-from electra.text.tokenizer import SPECIAL_TOKENS, Tokenizer, TokenizerConfig, WordMemory, load, train
+from electra.text.tokenizer import (
+    SPECIAL_TOKENS,
+    Tokenizer,
+    TokenizerConfig,
+    WordMemory,
+    load_tokenizer,
+    train,
+)
 
 SAMPLE = [
     "The quick brown fox jumps over the lazy dog, and the dog (a lazy one) sleeps; the fox does not.",
@@ -59,7 +66,7 @@ def test_ids_are_those_of_the_authors(shared, tmp_path, mode, config):
     vocabulary = shared / "oracles/vocab/bert-base-uncased.vocab.txt"
     (tmp_path / "vocab.txt").write_bytes(vocabulary.read_bytes())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    tokenizer = load(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
     cases = json.loads((shared / "oracles/google-electra/tokenizer_oracle.json").read_text())[mode]
     assert len(cases) == 37
     texts = [case["text"] for case in cases]
@@ -128,7 +135,7 @@ def test_a_foreign_model_that_knows_the_name_as_a_word_reads_unknown(tmp_path):
     backend = tokenizers.Tokenizer(models.WordLevel(entries, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.save(str(tmp_path / "tokenizer.json"))
-    assert tokens(load(tmp_path), "a [MASK] a b") == ["a", "[UNK]", "a", "[UNK]"]
+    assert tokens(load_tokenizer(tmp_path), "a [MASK] a b") == ["a", "[UNK]", "a", "[UNK]"]
 
 
 def test_encoded_texts_can_be_told_apart():
@@ -171,13 +178,13 @@ def test_pieces_that_continue_a_word_are_known(algorithm, mark):
 def test_saving_and_loading_keeps_everything(tmp_path, algorithm):
     tokenizer = made(algorithm)
     tokenizer.save(tmp_path / "first")
-    again = load(tmp_path / "first")
+    again = load_tokenizer(tmp_path / "first")
     again.save(tmp_path / "second")
     names = sorted(path.name for path in (tmp_path / "first").iterdir())
     assert names == ["tokenizer.json", "tokenizer_config.json"] + ["vocab.txt"] * (algorithm == "wordpiece")
     for name in names:
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
-    copies = [again, load(tmp_path / "first/tokenizer.json"), pickle.loads(pickle.dumps(tokenizer))]
+    copies = [again, load_tokenizer(tmp_path / "first/tokenizer.json"), pickle.loads(pickle.dumps(tokenizer))]
     for copy in copies:
         assert copy.content_hash == tokenizer.content_hash
         assert copy.describe() == tokenizer.describe()
@@ -189,7 +196,7 @@ def test_a_vocabulary_with_its_config_is_the_same_tokenizer(tmp_path, cleaning):
     tokenizer = made("wordpiece", **cleaning)
     tokenizer.save(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    assert load(tmp_path).content_hash == tokenizer.content_hash
+    assert load_tokenizer(tmp_path).content_hash == tokenizer.content_hash
 
 
 def test_the_hash_tells_tokenizers_apart():

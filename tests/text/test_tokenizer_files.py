@@ -5,7 +5,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from electra.errors import InputError
-from electra.text.tokenizer import SPECIAL_TOKENS, load
+from electra.text.tokenizer import SPECIAL_TOKENS, load_tokenizer
 
 SPECIAL = list(SPECIAL_TOKENS)
 
@@ -57,12 +57,12 @@ def added(content, number, *, special=False):
     ],
 )
 def test_how_a_vocabulary_is_meant_is_told_or_follows_from_its_entries(tmp_path, entries, settings, facts):
-    described = load(vocabulary(tmp_path, [*SPECIAL, *entries], **settings)).describe()
+    described = load_tokenizer(vocabulary(tmp_path, [*SPECIAL, *entries], **settings)).describe()
     assert (described["case"], described["accents"], described["cjk"]) == facts
 
 
 def test_published_vocabularies_are_recognised(shared):
-    english = load(shared / "oracles/vocab/bert-base-uncased.vocab.txt")
+    english = load_tokenizer(shared / "oracles/vocab/bert-base-uncased.vocab.txt")
     assert english.describe() == {
         "algorithm": "wordpiece", "vocab_size": 30522, "case": "lower", "accents": "strip", "cjk": "split"
     }  # fmt: skip
@@ -73,17 +73,17 @@ def test_published_vocabularies_are_recognised(shared):
         102,
         103,
     )
-    korean = load(shared / "oracles/vocab/koelectra-v3.vocab.txt").describe()
+    korean = load_tokenizer(shared / "oracles/vocab/koelectra-v3.vocab.txt").describe()
     assert (korean["vocab_size"], korean["case"], korean["accents"]) == (35000, "keep", "keep")
 
 
 def test_marks_and_line_ends_of_windows_are_tolerated(tmp_path):
-    plain = load(vocabulary(tmp_path, [*SPECIAL, "a", "\u2028b"]))
-    windows = load(vocabulary(tmp_path, [*SPECIAL, "a", "\u2028b"], start="\ufeff", end="\r\n"))
+    plain = load_tokenizer(vocabulary(tmp_path, [*SPECIAL, "a", "\u2028b"]))
+    windows = load_tokenizer(vocabulary(tmp_path, [*SPECIAL, "a", "\u2028b"], start="\ufeff", end="\r\n"))
     assert windows.content_hash == plain.content_hash
     assert plain.vocab_size == 7
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "a"]))
-    assert load(tmp_path).vocab_size == 6
+    assert load_tokenizer(tmp_path).vocab_size == 6
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_marks_and_line_ends_of_windows_are_tolerated(tmp_path):
 def test_a_bad_vocabulary_is_refused_with_file_and_line(tmp_path, content, message):
     (tmp_path / "vocab.txt").write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
-        load(tmp_path)
+        load_tokenizer(tmp_path)
     assert "vocab.txt" in str(caught.value)
 
 
@@ -112,7 +112,7 @@ def test_bad_settings_are_refused(tmp_path, settings, message):
     vocabulary(tmp_path, SPECIAL)
     (tmp_path / "tokenizer_config.json").write_text(settings)
     with pytest.raises(InputError, match=message):
-        load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -132,44 +132,44 @@ def test_bad_settings_are_refused(tmp_path, settings, message):
 )
 def test_a_bad_tokenizer_json_is_refused(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
-        load(tokenizer_json(tmp_path, **changes))
+        load_tokenizer(tokenizer_json(tmp_path, **changes))
 
 
 def test_models_that_are_random_or_lack_the_unknown_token_are_refused(tmp_path):
     entries = {token: number for number, token in enumerate([*SPECIAL, "a"])}
     tokenizers.Tokenizer(models.BPE(entries, [], dropout=0.1)).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match=r"model.dropout is 0.1"):
-        load(tmp_path)
+        load_tokenizer(tmp_path)
     pieces = [(token, -1.0) for token in entries]
     tokenizers.Tokenizer(models.Unigram(pieces, unk_id=0)).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match=r"model.unk_id is 0, expected 1"):
-        load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b'{"model": {"type": "Wo', b"[1, 2]", b"", b"\xff\xfe{}", b'{"a": 1}'])
 def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content):
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(InputError, match=r"tokenizer\.json"):
-        load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 def test_a_place_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"neither tokenizer\.json nor vocab\.txt"):
-        load(tmp_path)
+        load_tokenizer(tmp_path)
     with pytest.raises(InputError, match="does not exist"):
-        load(tmp_path / "nothing.txt")
+        load_tokenizer(tmp_path / "nothing.txt")
 
 
 def test_padding_and_truncation_of_the_file_are_left_out(tmp_path):
     truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
-    plain = load(tokenizer_json(tmp_path))
-    cut = load(tokenizer_json(tmp_path, truncation=truncation))
+    plain = load_tokenizer(tokenizer_json(tmp_path))
+    cut = load_tokenizer(tokenizer_json(tmp_path, truncation=truncation))
     assert cut.encode(["a b a b"]).lengths.tolist() == [4]
     assert cut.content_hash == plain.content_hash
 
 
 def test_added_tokens_count_and_are_found_in_text(tmp_path):
-    tokenizer = load(
+    tokenizer = load_tokenizer(
         tokenizer_json(tmp_path, added_tokens=[added("new york", 9), added("[E1]", 10, special=True)])
     )
     assert tokenizer.vocab_size == 11

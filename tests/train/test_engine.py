@@ -14,7 +14,7 @@ from electra.train.engine import (
     ResumeConfig,
     check_same_run,
     flatten,
-    plain,
+    json_values,
     read_choices,
     write_description,
 )
@@ -74,7 +74,7 @@ def test_other_hashes_are_refused_with_both_values(key, what):
 
 def test_values_are_flat_and_plain():
     assert dict(flatten({"a": {"b": 1}, "c": 2})) == {"a.b": 1, "c": 2}
-    assert plain({"clip": math.inf, "rate": 0.1}) == {"clip": "inf", "rate": 0.1}
+    assert json_values({"clip": math.inf, "rate": 0.1}) == {"clip": "inf", "rate": 0.1}
 
 
 def test_a_new_run_has_chosen_nothing_yet(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from electra.errors import InputError
-from electra.train.log import JsonLines, RunLog, TensorBoard, Trackers, shown
+from electra.train.log import JsonLines, RunLog, TensorBoard, Trackers, headline
 
 CONFIG = {"seed": 1, "train": {"steps": 9}}
 
@@ -105,7 +105,7 @@ def test_going_back_forgets_what_will_be_written_again_and_only_that(tmp_path, t
 
 def test_a_person_sees_the_loss_and_the_headlines_that_there_are():
     metrics = {"loss": 1.23456, "auc": 0.5, "other": 9.0}
-    assert shown(metrics, {"auc": "AUC", "absent": "none"}) == "loss 1.235  AUC 0.500"
+    assert headline(metrics, {"auc": "AUC", "absent": "none"}) == "loss 1.235  AUC 0.500"
 
 
 class Recorder:

@@ -47,7 +47,7 @@ from electra.tasks.config import EpochTrainConfig
 from electra.tasks.data.glue import load_glue
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import TaskRow, TextExample
-from electra.tasks.finetuning import build
+from electra.tasks.finetuning import build_seed
 from electra.tasks.model import TaskModel
 from electra.tasks.task import TRAIN
 from electra.text.tokenizer import TokenizerConfig, train
@@ -263,7 +263,7 @@ def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
             weight_decay=WEIGHT_DECAY,
         )
     )
-    problem, state = build(
+    problem, state = build_seed(
         TaskModel(encoder, {_TASK: Classification(("negative", "positive"))}),
         TaskMixture({_TASK: batches}, seed=0),
         engine,

@@ -23,7 +23,7 @@ from electra.bench.turns import (
     encoder_products,
     measure_peak,
     own_memory,
-    run,
+    run_command,
     say,
     take,
     time_steps,
@@ -107,7 +107,7 @@ def base_of(settings: GrowthBenchConfig) -> Point:
     )
 
 
-def axes_of(settings: GrowthBenchConfig) -> dict[str, Sequence[Any]]:
+def growth_axes(settings: GrowthBenchConfig) -> dict[str, Sequence[Any]]:
     """Each axis -> the values to try on it."""
     return {
         "seq_length": settings.seq_lengths,
@@ -123,13 +123,13 @@ def points_of(settings: GrowthBenchConfig) -> list[Point]:
     base = base_of(settings)
     found = [
         dataclasses.replace(base, **{axis: value})
-        for axis, values in axes_of(settings).items()
+        for axis, values in growth_axes(settings).items()
         for value in values
     ]
     return list(dict.fromkeys(found))
 
 
-def measure(
+def measure_growth(
     settings: GrowthBenchConfig, folder: Path, command: Callable[[Path], Sequence[str]]
 ) -> dict[str, Any]:
     """Measure all points; `command` gives the arguments of `electra` that measure its base on a dataset."""
@@ -142,13 +142,13 @@ def measure(
         data = write_data(folder, point, steps=settings.steps)
         words = [*command(data), *point.words()]
         turn = take(words, name=described(point), launcher=launcher(point.processes))
-        measured.append({**dataclasses.asdict(point), **turn._asdict(), **facts(point)})
+        measured.append({**dataclasses.asdict(point), **turn._asdict(), **point_facts(point)})
     return {
         "title": f"growth of the pre-training step from {described(base)}",
         "machine": devices.describe_machine(),
         "peak": machine_peak,
         "base": dataclasses.asdict(base),
-        "axes": axes_of(settings),
+        "axes": growth_axes(settings),
         "points": measured,
         "start_up": dict(start_ups(settings, folder)),
     }
@@ -187,10 +187,13 @@ def start_ups(settings: GrowthBenchConfig, folder: Path) -> Iterator[tuple[str, 
         point = dataclasses.replace(base_of(settings), size=size)
         data = write_data(folder, point, steps=settings.steps)
         options = [f"--model.size={size}", f"--train.batch_size={point.batch_size}", "--dry_run=true"]
-        yield size, run([*ELECTRA, "pretrain", f"--data={data}", *options], name="electra pretrain").seconds
+        yield (
+            size,
+            run_command([*ELECTRA, "pretrain", f"--data={data}", *options], name="electra pretrain").seconds,
+        )
 
 
-def facts(point: Point) -> dict[str, Any]:
+def point_facts(point: Point) -> dict[str, Any]:
     """What can be computed about a point without measuring it."""
     step = point.step(steps=1)
     memory = needed_memory(point)

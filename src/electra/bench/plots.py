@@ -38,7 +38,7 @@ class Bar(NamedTuple):
     ratio: float
 
 
-def draw(results: Mapping[str, Any], path: Path) -> None:
+def draw_picture(results: Mapping[str, Any], path: Path) -> None:
     """Write the picture; its suffix tells in which format."""
     bars = [bar for kind, result in results.items() if "seconds" in result for bar in ratios(kind, result)]
     growth = results.get("growth")

@@ -19,7 +19,7 @@ from pathlib import Path
 import tokenizers
 
 from electra import files
-from electra.bench.turns import ELECTRA, Contest, Ran, Turn, chosen, run
+from electra.bench.turns import ELECTRA, Contest, Ran, Turn, chosen, run_command
 from electra.errors import InputError
 from electra.text.corpus import BUILTIN, STDIN, Corpus, open_corpus
 from electra.text.quarantine import Tally
@@ -54,7 +54,7 @@ def contest(settings: PrepareBenchConfig, folder: Path) -> Contest:
         write_copies(
             opened(settings.corpus).spooled(folder / "spool", workers=cores), folder, settings.copies
         )
-    prepare(settings, folder, folder / _TRAINED)
+    run_prepare(settings, folder, folder / _TRAINED)
     megabytes = files.read_manifest(folder / _TRAINED, kind=KIND)["counts"]["text_bytes"] / 1e6
     return Contest(
         title=f"preparing {megabytes:.1f} MB of text",
@@ -83,7 +83,7 @@ def take_turn(settings: PrepareBenchConfig, name: str, folder: Path) -> Turn:
 
 def command_pass(settings: PrepareBenchConfig, folder: Path, *options: str) -> Turn:
     """Time the whole command, from start to exit."""
-    ran = prepare(settings, folder, folder / "data", *options)
+    ran = run_prepare(settings, folder, folder / "data", *options)
     shutil.rmtree(folder / "data")
     return Turn([ran.seconds], ran.memory)
 
@@ -99,10 +99,10 @@ def library_pass(settings: PrepareBenchConfig, folder: Path, tokenizer: Path) ->
     return Turn([time.perf_counter() - begun])
 
 
-def prepare(settings: PrepareBenchConfig, folder: Path, out: Path, *options: str) -> Ran:
+def run_prepare(settings: PrepareBenchConfig, folder: Path, out: Path, *options: str) -> Ran:
     """Run the command."""
     words = [*ELECTRA, "prepare", "--corpus", *paths(settings, folder), f"--out={out}", *options]
-    return run(words, name="electra prepare")
+    return run_command(words, name="electra prepare")
 
 
 def paths(settings: PrepareBenchConfig, folder: Path) -> list[str]:

@@ -105,7 +105,7 @@ def write_random_data(folder: Path, settings: PretrainBenchConfig) -> None:
     words = [f"w{number}" for number in range(settings.vocab_size - len(SPECIAL_TOKENS))]
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
-    tokenizers.load(vocabulary).save(folder / "tokenizer")
+    tokenizers.load_tokenizer(vocabulary).save(folder / "tokenizer")
     random = seeds.numpy_generator(0, "bench")
     shape = (8 * settings.batch_size, settings.seq_length - 2)
     ids = random.integers(_MASK + 1, settings.vocab_size, shape, dtype=np.uint32)

@@ -37,7 +37,7 @@ from electra.bench.turns import (
     time_steps,
 )
 from electra.demo import corpus
-from electra.demo.corpus import Source
+from electra.demo.corpus import DocumentedPackage
 from electra.errors import InputError, import_extra
 from electra.formats.onnx import Precision, export_onnx
 from electra.model.encoder import Encoder, initialise
@@ -95,7 +95,7 @@ def contest(settings: ServeBenchConfig, folder: Path) -> Contest:
     texts = dev_texts(settings)
     files.write_json(folder / _TEXTS, texts)
     if settings.model is None:
-        write_model(folder / _MODEL, texts, settings)
+        write_classifier(folder / _MODEL, texts, settings)
     model = load(model_folder(settings, folder))
     if "classify" not in model.abilities or model.tuned is None:
         raise InputError(
@@ -154,7 +154,7 @@ def dev_texts(settings: ServeBenchConfig) -> list[str]:
 
 def prose(count: int) -> list[str]:
     """Consecutive pieces of Python's own manual, which every installation has."""
-    manual = Source(
+    manual = DocumentedPackage(
         package="python",
         version="",
         root=Path(sysconfig.get_path("stdlib")),
@@ -167,7 +167,7 @@ def prose(count: int) -> list[str]:
     return [" ".join(piece) for piece in pieces]
 
 
-def write_model(folder: Path, texts: Sequence[str], settings: ServeBenchConfig) -> None:
+def write_classifier(folder: Path, texts: Sequence[str], settings: ServeBenchConfig) -> None:
     """Write a classifier with random weights in the form of `electra finetune`; transformers loads it too."""
     tokenizer = tokenizers.train(texts, TokenizerConfig(vocab_size=_VOCAB_SIZE))
     config = EncoderConfig.preset(settings.size, vocab_size=tokenizer.vocab_size)

@@ -30,7 +30,7 @@ def contest_table(result: Mapping[str, Any]) -> str:
                 f"{median:.3f}",
                 f"({min(seconds[name]):.3f} - {max(seconds[name]):.3f})",
                 rate(result["units_per_step"] / median),
-                share(result, median),
+                peak_share(result, median),
                 show.gigabytes(result["memory"][name]),
                 *(f"{median / medians[our]:.2f} x" for our in result["ours"]),
             )
@@ -74,7 +74,7 @@ def point_cells(result: Mapping[str, Any], point: Mapping[str, Any]) -> tuple[st
         f"{median:.3f}",
         f"({min(point['seconds']):.3f} - {max(point['seconds']):.3f})",
         rate(point["tokens"] / median),
-        share({**point, "peak": result["peak"]}, median),
+        peak_share({**point, "peak": result["peak"]}, median),
         show.gigabytes(point["memory"]),
         show.gigabytes(point["libraries"]),
         show.gigabytes(point["needed"]["total"]),
@@ -82,7 +82,7 @@ def point_cells(result: Mapping[str, Any], point: Mapping[str, Any]) -> tuple[st
     )
 
 
-def share(result: Mapping[str, Any], seconds: float) -> str:
+def peak_share(result: Mapping[str, Any], seconds: float) -> str:
     """Share of the machine's peak, counting only the work that cannot be avoided."""
     flops = result["flops_per_step"]
     return f"{flops / seconds / turns.best_flops(result['peak']):.0%}" if flops else "–"

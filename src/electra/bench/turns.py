@@ -45,7 +45,7 @@ class Ran(NamedTuple):
     """Peak bytes of the command and its child processes; None where the system does not report them."""
 
 
-def run(words: Sequence[str], *, name: str) -> Ran:
+def run_command(words: Sequence[str], *, name: str) -> Ran:
     """Run a command to its end; its stderr goes to the terminal."""
     begun = time.perf_counter()
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -173,7 +173,7 @@ class Contest:
     repeats: int
 
 
-def measure(contest: Contest, command: Command) -> dict[str, Any]:
+def run_contest(contest: Contest, command: Command) -> dict[str, Any]:
     """Run all turns of all contestants, and measure the machine's peak before each round."""
     turns: dict[str, list[Turn]] = {name: [] for name in contest.contestants}
     peaks: list[Peak] = []
@@ -197,7 +197,7 @@ def measure(contest: Contest, command: Command) -> dict[str, Any]:
 def take(words: Sequence[str], *, name: str, launcher: Sequence[str] = ELECTRA) -> Turn:
     """Let a contestant take its turn."""
     # Libraries may print anything before the last line.
-    return Turn(**json.loads(run([*launcher, *words], name=name).output.splitlines()[-1]))
+    return Turn(**json.loads(run_command([*launcher, *words], name=name).output.splitlines()[-1]))
 
 
 def chosen(ways: Mapping[str, Value], name: str) -> Value:

@@ -55,7 +55,7 @@ class Passage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class DocumentedPackage:
     """A package whose files are read for documentation."""
 
     package: str
@@ -65,20 +65,20 @@ class Source:
     """Paths below `root` in the order in which they are read."""
 
 
-def passages(*, sources: Sequence[Source] | None = None, workers: int = 1) -> Iterator[Passage]:
+def passages(*, sources: Sequence[DocumentedPackage] | None = None, workers: int = 1) -> Iterator[Passage]:
     """All distinct passages, in an order that does not depend on the machine or the number of workers."""
     assert workers >= 1
     return _distinct(_read_all(installed_sources() if sources is None else sources, workers=workers))
 
 
-def fingerprint(*, sources: Sequence[Source] | None = None) -> str:
+def corpus_fingerprint(*, sources: Sequence[DocumentedPackage] | None = None) -> str:
     """A hash of what the corpus depends on: rules, Python, packages and their versions."""
     used = installed_sources() if sources is None else sources
     versions = [(source.package, source.version) for source in used]
     return hashlib.sha256(repr((RULES_VERSION, versions)).encode()).hexdigest()[:16]
 
 
-def installed_sources() -> list[Source]:
+def installed_sources() -> list[DocumentedPackage]:
     """The standard library, then our base dependencies and theirs, by name."""
     library = Path(sysconfig.get_path("stdlib"))
     python = source_of_folder(library, package="python", version=platform.python_version())
@@ -86,19 +86,19 @@ def installed_sources() -> list[Source]:
     return [python, *(_source_of_distribution(name, distribution) for name, distribution in others)]
 
 
-def source_of_folder(root: Path, *, package: str, version: str) -> Source:
+def source_of_folder(root: Path, *, package: str, version: str) -> DocumentedPackage:
     """Everything readable below a folder."""
     files: list[str] = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if not _EXCLUDED_FOLDER.fullmatch(name)]
         files += [(Path(folder) / name).relative_to(root).as_posix() for name in names]
-    return Source(package=package, version=version, root=root, files=_readable(files))
+    return DocumentedPackage(package=package, version=version, root=root, files=_readable(files))
 
 
-def _source_of_distribution(name: str, distribution: Distribution) -> Source:
+def _source_of_distribution(name: str, distribution: Distribution) -> DocumentedPackage:
     root = Path(str(distribution.locate_file("")))
     files = (str(file) for file in distribution.files or [])
-    return Source(package=name, version=distribution.version, root=root, files=_readable(files))
+    return DocumentedPackage(package=name, version=distribution.version, root=root, files=_readable(files))
 
 
 def _readable(files: Iterable[str]) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def _key(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def _read_all(sources: Sequence[Source], *, workers: int) -> Iterator[Passage]:
+def _read_all(sources: Sequence[DocumentedPackage], *, workers: int) -> Iterator[Passage]:
     """Read every file of every source, in order."""
     files = [(source.package, source.root, file) for source in sources for file in source.files]
     if workers == 1:

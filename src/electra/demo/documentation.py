@@ -44,7 +44,7 @@ _TERM = re.compile(r"[`*\w\"'][^.!?]{0,59}(?<![:,])$")
 def prose_of(raw: str) -> str:
     """The paragraphs of English in a piece of documentation, one per line; empty if there is too little."""
     lines = list(_without_blocks(inspect.cleandoc(raw).splitlines()))
-    paragraphs = (plain(paragraph) for paragraph in _paragraphs(lines) if paragraph)
+    paragraphs = (plain_text(paragraph) for paragraph in _paragraphs(lines) if paragraph)
     text = "\n".join(paragraph for paragraph in paragraphs if is_prose(paragraph))
     return text if len(text) >= MIN_CHARACTERS and is_english(text) else ""
 
@@ -227,7 +227,7 @@ _CODE = re.compile(
 )
 
 
-def plain(paragraph: str) -> str:
+def plain_text(paragraph: str) -> str:
     """Strip inline markup, and drop the sentences that are not readable without their formula or link."""
     if _MARKUP.search(paragraph):
         paragraph = _MATH.sub(_written_out, paragraph)

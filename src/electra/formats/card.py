@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from electra import files
-from electra.formats.transformers import Source
+from electra.formats.transformers import ExportSource
 from electra.model.encoder import Encoder
 from electra.model.names import ARCHITECTURES, Role
 from electra.model.store import FINAL, HEAD_WEIGHTS, ModelFolder, open_model
@@ -43,7 +43,7 @@ _ANEW = (MODEL, EXPORT, EXPORT_SCORED)
 """What differs from one export to the next."""
 
 
-def gather(source: Source) -> Sections:
+def gather(source: ExportSource) -> Sections:
     """All that is known of a model."""
     sections = {MODEL: model_facts(source)}
     if told := known_json(source.folder / files.MANIFEST).get(ABOUT):
@@ -58,7 +58,7 @@ def gather(source: Source) -> Sections:
     return {title: facts for title, facts in sections.items() if facts}
 
 
-def model_facts(source: Source) -> Facts:
+def model_facts(source: ExportSource) -> Facts:
     """What it is."""
     config = source.config
     words = source.model.tokenizer
@@ -169,7 +169,7 @@ def corpus_name(argument: str) -> str:
     return argument if argument.startswith("hf:") else Path(argument).name or argument
 
 
-def fine_tuning(source: Source) -> Sections:
+def fine_tuning(source: ExportSource) -> Sections:
     """Of a model that was trained for a task: what all seeds gave, if that is beside it, or what it knows."""
     about, folder = source.about, source.folder
     content = known_json(folder.parent / SCORES) if folder.name == FINAL else {}
@@ -226,7 +226,7 @@ def own_score(about: Mapping[str, Any]) -> Facts:
     return {f"{name} on {about.get('split', 'held-out examples')}, in %": f"{shown(name, value)}, one seed"}
 
 
-def run_before(source: Source) -> ModelFolder | None:
+def run_before(source: ExportSource) -> ModelFolder | None:
     """The network that a fine-tuning began with, if it is still there and still the same."""
     start, seed = source.about.get("start"), source.about.get("seed")
     facts = known_json(source.folder.parent / f"seed-{seed}" / SCORES).get("facts", {})
@@ -293,12 +293,12 @@ VECTORS = ["from sentence_transformers import SentenceTransformer", ""]
 FOLDER = ['folder = "."  # where this card lies', ""]
 
 
-def card_of(source: Source) -> Card:
+def card_of(source: ExportSource) -> Card:
     """What is said of a model, by its part or by the family of its task."""
     return CARDS[source.part] if source.part else FAMILIES[source.about["family"]].card
 
 
-def with_transformers(source: Source, architecture: str) -> list[str]:
+def with_transformers(source: ExportSource, architecture: str) -> list[str]:
     """How others use what was exported for them; empty if there is no way."""
     card = card_of(source)
     if card.gives_vectors:
@@ -336,7 +336,7 @@ def class_lines(architecture: str, lines: Sequence[str], *, more: Sequence[str] 
     ]
 
 
-def with_onnxruntime(source: Source, outputs: Sequence[str]) -> list[str]:
+def with_onnxruntime(source: ExportSource, outputs: Sequence[str]) -> list[str]:
     """How any program uses a graph."""
     comma = "," if len(outputs) == 1 else ""
     return [
@@ -352,7 +352,7 @@ def with_onnxruntime(source: Source, outputs: Sequence[str]) -> list[str]:
     ]
 
 
-def with_electra(source: Source, *, engine: str) -> list[str]:
+def with_electra(source: ExportSource, *, engine: str) -> list[str]:
     """How we use it; empty if there is no method for it."""
     use = card_of(source).use
     option = "" if engine == "torch" else f', engine="{engine}"'
@@ -376,7 +376,7 @@ NAMES_ARE_TOKENS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class OwnerFacts:
     """What only the owner of a model can say."""
 
     name: str
@@ -396,7 +396,7 @@ class Loaded:
     """Why transformers loads the encoder only, of a model that has a head."""
 
 
-def for_transformers(source: Source, folder: Path, architecture: str) -> Loaded:
+def for_transformers(source: ExportSource, folder: Path, architecture: str) -> Loaded:
     """An export for transformers."""
     vectors = card_of(source).gives_vectors
     return Loaded(
@@ -409,12 +409,12 @@ def for_transformers(source: Source, folder: Path, architecture: str) -> Loaded:
     )
 
 
-def obstacle_of(source: Source) -> str | None:
+def obstacle_of(source: ExportSource) -> str | None:
     """Why transformers has no class for the head of a fine-tuned model."""
     return build_family(source.about, where=source.path).transformers_obstacle(source.config)
 
 
-def for_onnx(source: Source, outputs: Sequence[str]) -> Loaded:
+def for_onnx(source: ExportSource, outputs: Sequence[str]) -> Loaded:
     """An export for onnxruntime."""
     return Loaded(
         library="onnx",
@@ -425,13 +425,15 @@ def for_onnx(source: Source, outputs: Sequence[str]) -> Loaded:
     )
 
 
-def write_card(folder: Path, source: Source, loaded: Loaded, given: Given, sections: Sections) -> None:
+def write_card(
+    folder: Path, source: ExportSource, loaded: Loaded, given: OwnerFacts, sections: Sections
+) -> None:
     """Write README.md."""
     text = "\n".join(card_lines(source, loaded, given, sections)) + "\n"
     files.write_file(folder / CARD, lambda file: file.write(text.encode()))
 
 
-def card_lines(source: Source, loaded: Loaded, given: Given, sections: Sections) -> Iterator[str]:
+def card_lines(source: ExportSource, loaded: Loaded, given: OwnerFacts, sections: Sections) -> Iterator[str]:
     """The card, line by line."""
     yield from ("---", front_matter(source, loaded, given).rstrip(), "---", "")
     yield from (f"# {given.name}", "", card_of(source).what, "")
@@ -450,7 +452,7 @@ def card_lines(source: Source, loaded: Loaded, given: Given, sections: Sections)
     yield "Made with electra."
 
 
-def front_matter(source: Source, loaded: Loaded, given: Given) -> str:
+def front_matter(source: ExportSource, loaded: Loaded, given: OwnerFacts) -> str:
     """What the hub reads; keys without a value are left out."""
     values: dict[str, Any] = {
         "license": given.license,

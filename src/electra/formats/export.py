@@ -16,14 +16,14 @@ from electra.formats.card import (
     EXPORT,
     EXPORT_SCORED,
     Facts,
-    Given,
     Loaded,
+    OwnerFacts,
     for_onnx,
     for_transformers,
     gather,
     write_card,
 )
-from electra.formats.transformers import Source, find_source, seal, set_tokenizer, write_transformers
+from electra.formats.transformers import ExportSource, find_source, seal, set_tokenizer, write_transformers
 from electra.model.names import Role
 from electra.prediction.load import Engine, load
 from electra.tasks.data import catalogue
@@ -94,7 +94,7 @@ class Exported:
         return self.folder / CARD
 
 
-def export(settings: ExportConfig) -> Exported:
+def export_model(settings: ExportConfig) -> Exported:
     """Export a model into a new folder, which appears when it is whole."""
     if not (settings.model and settings.to and settings.out):
         raise InputError(
@@ -105,7 +105,7 @@ def export(settings: ExportConfig) -> Exported:
     files.refuse_full(out)
     source = find_source(settings.model, part=settings.part)
     comparison = prepare_comparison(settings, source)
-    given = Given(name=settings.name or out.name, license=settings.license, language=settings.language)
+    given = OwnerFacts(name=settings.name or out.name, license=settings.license, language=settings.language)
     with files.appearing_whole(out) as folder:
         written = _write(settings.to, source, folder)
         set_tokenizer(folder, source)
@@ -127,7 +127,7 @@ class _Written(NamedTuple):
     engine: Engine
 
 
-def _write(form: Form, source: Source, folder: Path) -> _Written:
+def _write(form: Form, source: ExportSource, folder: Path) -> _Written:
     """Write a model into a folder in one of the formats."""
     if form == "transformers":
         architecture = write_transformers(source, folder)
@@ -166,7 +166,7 @@ class Comparison:
                 yield Change(split, name, *values)
 
 
-def prepare_comparison(settings: ExportConfig, source: Source) -> Comparison | None:
+def prepare_comparison(settings: ExportConfig, source: ExportSource) -> Comparison | None:
     """Read the examples before anything is exported; None if none are named."""
     if not (settings.data or settings.task):
         return None

@@ -237,7 +237,7 @@ def judge_row(graph: Graph, inputs: Arrays, row: int, length: int) -> Arrays:
 Precision = Literal["fp32", "int8"]
 
 
-class Chosen(NamedTuple):
+class ExportedPart(NamedTuple):
     """The part of a model that is exported."""
 
     folder: ModelFolder
@@ -253,7 +253,7 @@ def export_onnx(
     Of a fine-tuned model, `discriminator` is the whole of it and `encoder` is it without its head.
     `max_length`: tokens to read at once; by default as many as in training if that is known.
     """
-    folder, reader, graph = choose(source, part, max_length=max_length)
+    folder, reader, graph = choose_part(source, part, max_length=max_length)
     write = {"fp32": write_fp32, "int8": write_int8}[precision]
     write(graph, out / GRAPH)
     check = check_graph(
@@ -265,7 +265,7 @@ def export_onnx(
     return check
 
 
-def choose(source: Path, part: Role, *, max_length: int | None) -> Chosen:
+def choose_part(source: Path, part: Role, *, max_length: int | None) -> ExportedPart:
     """The network that is asked for."""
     model, folder = load(source, max_length=max_length), open_model(source)
     reader, head, family = model.reader, None, None
@@ -282,7 +282,7 @@ def choose(source: Path, part: Role, *, max_length: int | None) -> Chosen:
             folder = ModelFolder(folder.path.parent / part)
         reader, head = network.reader, network.head
     assert isinstance(reader.encoder, Encoder)
-    return Chosen(folder, reader, Graph(reader.encoder, head, family).eval())
+    return ExportedPart(folder, reader, Graph(reader.encoder, head, family).eval())
 
 
 def config_of(folder: ModelFolder, part: Role) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def check_data(data: Path, imported: Imported) -> None:
             f"{tokenizer.vocab_size:,}: it can be used, but a run cannot continue from it; leave out --run"
         )
     rows = Rows(data)
-    if tokenizers.load(data / "tokenizer").content_hash != tokenizer.content_hash:
+    if tokenizers.load_tokenizer(data / "tokenizer").content_hash != tokenizer.content_hash:
         raise InputError(
             f"{data} was made with another tokenizer than the model's: import the model without --run, then "
             "prepare the data with its tokenizer, electra prepare --tokenizer DIR/discriminator"

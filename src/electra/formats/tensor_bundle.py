@@ -106,7 +106,7 @@ _TRAILER_BYTES = 5
 _UNCOMPRESSED = 0
 
 
-def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def read_index_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """All entries in the order of their keys; the checksum of every block is verified first."""
     if len(data) < _FOOTER_BYTES:
         raise DamagedError(f"it has {len(data)} bytes, expected {_FOOTER_BYTES} or more")
@@ -311,7 +311,7 @@ def find_prefix(path: Path) -> Path:
 
 
 def _read_index(prefix: Path, data: bytes) -> TensorBundle:
-    entries = dict(read_table(data))
+    entries = dict(read_index_table(data))
     # The header has the empty name, which sorts first.
     if b"" not in entries:
         raise DamagedError("it has no header")

@@ -166,7 +166,7 @@ def _read_tokenizer(bundle: TensorBundle, vocabulary: str | Path | None) -> Toke
             f"there is no {path}: a checkpoint does not hold its vocabulary; give --vocab FILE, the "
             f"{VOCABULARY_FILE} that the model was trained with"
         )
-    return tokenizers.load(path)
+    return tokenizers.load_tokenizer(path)
 
 
 def _check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, *, where: str) -> None:

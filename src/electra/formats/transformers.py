@@ -30,7 +30,7 @@ KIND = "exported model"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ExportSource:
     """What is to be exported."""
 
     path: str
@@ -69,7 +69,7 @@ class Source:
         return min(trained or self.model.tokenizer_length or longest, longest)
 
 
-def find_source(path: str, *, part: Role | None = None) -> Source:
+def find_source(path: str, *, part: Role | None = None) -> ExportSource:
     """The model in a folder, or a part of it; by default the encoder to fine-tune, with the head it has."""
     model = open_model(path)
     if model.is_onnx:
@@ -80,10 +80,10 @@ def find_source(path: str, *, part: Role | None = None) -> Source:
                 f"{path} was fine-tuned for {about['task']} and has no {part} any more: leave out --part, or "
                 "take --part encoder for the encoder without its head"
             )
-        return Source(path=path, model=model, part=part)
+        return ExportSource(path=path, model=model, part=part)
     part = part or model.role
     if part in ("encoder", model.role):
-        return Source(path=path, model=model, part=part)
+        return ExportSource(path=path, model=model, part=part)
     partner = model.partner()
     if partner is None or partner.role != part:
         others = [] if partner is None else [partner.role]
@@ -91,10 +91,10 @@ def find_source(path: str, *, part: Role | None = None) -> Source:
             f"{path} has no {part} with a head, only: {', '.join([model.role, *others])}. --part encoder "
             "exports the encoder without a head"
         )
-    return Source(path=path, model=partner, part=part)
+    return ExportSource(path=path, model=partner, part=part)
 
 
-def seal(folder: Path, source: Source, facts: Mapping[str, Any]) -> None:
+def seal(folder: Path, source: ExportSource, facts: Mapping[str, Any]) -> None:
     """Write the manifest, when everything else is there."""
     values = ModelFolder(folder).values
     # Where things lie on this machine is nobody else's business.
@@ -104,7 +104,7 @@ def seal(folder: Path, source: Source, facts: Mapping[str, Any]) -> None:
     files.write_manifest(folder, {**facts, "kind": KIND if source.part else FINE_TUNED})
 
 
-def check_expressible(source: Source) -> None:
+def check_expressible(source: ExportSource) -> None:
     """Refuse an encoder that transformers has no class for."""
     obstacle = transformers_obstacle(source.config)
     if obstacle is not None:
@@ -114,7 +114,7 @@ def check_expressible(source: Source) -> None:
         )
 
 
-def write_transformers(source: Source, folder: Path) -> str:
+def write_transformers(source: ExportSource, folder: Path) -> str:
     """Fill a folder that is there; the name of the class that loads it."""
     check_expressible(source)
     model, role = source.model, source.part
@@ -131,7 +131,7 @@ def write_transformers(source: Source, folder: Path) -> str:
     return ARCHITECTURES[role]
 
 
-def set_tokenizer(folder: Path, source: Source) -> None:
+def set_tokenizer(folder: Path, source: ExportSource) -> None:
     """Tell the tokenizer of transformers how much the model reads, and that a generator is shown its gaps."""
     settings = files.read_json(folder / SETTINGS_FILE)
     if source.part == "generator":

@@ -31,7 +31,7 @@ class Names(NamedTuple):
     tensorflow: str
 
 
-def table(text: str) -> list[tuple[Names, str]]:
+def name_table(text: str) -> list[tuple[Names, str]]:
     """The lines of a table: a module's three names, and its kind."""
     return [(Names(*words[:3]), words[3]) for words in map(str.split, text.strip().splitlines())]
 
@@ -44,7 +44,7 @@ KINDS = {
     "bias": [Names(".bias", ".bias", "")],
 }
 
-EMBEDDINGS = table("""
+EMBEDDINGS = name_table("""
 embeddings.word_embeddings        embeddings.word_embeddings        embeddings/word_embeddings        table
 embeddings.position_embeddings    embeddings.position_embeddings    embeddings/position_embeddings    table
 embeddings.token_type_embeddings  embeddings.token_type_embeddings  embeddings/token_type_embeddings  table
@@ -53,7 +53,7 @@ projection                        embeddings_project                embeddings_p
 """)
 
 LAYER_SCOPE = Names("layers.{n}.", "encoder.layer.{n}.", "encoder/layer_{n}/")
-LAYER = table("""
+LAYER = name_table("""
 attention.query      attention.self.query        attention/self/query        dense
 attention.key        attention.self.key          attention/self/key          dense
 attention.value      attention.self.value        attention/self/value        dense
@@ -76,11 +76,11 @@ ENCODER_SCOPE: dict[Role, Names] = {
     "encoder": Names("encoder.", "", "electra/"),
 }
 HEADS: dict[Role, list[tuple[Names, str]]] = {
-    "discriminator": table("""
+    "discriminator": name_table("""
 discriminator_head.dense   discriminator_predictions.dense             discriminator_predictions/dense   dense
 discriminator_head.output  discriminator_predictions.dense_prediction  discriminator_predictions/dense_1 dense
 """),
-    "generator": table("""
+    "generator": name_table("""
 generator_head.dense  generator_predictions.dense      generator_predictions/dense        dense
 generator_head.norm   generator_predictions.LayerNorm  generator_predictions/LayerNorm    norm
 generator_head        generator_lm_head                generator_predictions/output_bias  bias

@@ -44,7 +44,7 @@ def load(
     """
     if engine not in get_args(Engine):
         raise InputError(f"engine is {engine!r}, expected one of {', '.join(get_args(Engine))}")
-    place = choose_device("cpu" if (device, engine) == ("auto", "onnx") else device)
+    place = find_device("cpu" if (device, engine) == ("auto", "onnx") else device)
     folder = open_model(path, tokenizer=SharedTokenizer)
     check_engine(folder, engine, place)
     if TASK_KEY in folder.values:
@@ -65,7 +65,7 @@ def check_engine(folder: ModelFolder, engine: Engine, device: torch.device) -> N
         raise InputError(f"device is {device}, but the engine onnx computes on the CPU only: use cpu or auto")
 
 
-def choose_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     """The named device, such as cpu or cuda:1, or the fastest there is."""
     counts = {
         "cuda": torch.cuda.device_count(),
@@ -83,7 +83,7 @@ def choose_device(name: str) -> torch.device:
 
 def load_tuned(path: str, folder: ModelFolder, device: torch.device, *, max_length: int | None) -> Model:
     """A model with the head of its task."""
-    tuned = onnx_engine.load_tuned(folder) if folder.is_onnx else load_model(folder)
+    tuned = onnx_engine.load_tuned_graph(folder) if folder.is_onnx else load_model(folder)
     tuned.model.to(device)
     encoder = tuned.model.encoder
     length = reading_length(encoder.config, max_length, known=tuned.max_length)
@@ -92,7 +92,7 @@ def load_tuned(path: str, folder: ModelFolder, device: torch.device, *, max_leng
     return Model(path=path, reader=reader, vector_size=encoder.config.hidden_size, tuned=tuned)
 
 
-class Network(NamedTuple):
+class LoadedNetwork(NamedTuple):
     """An encoder with its head of pre-training; None if the folder has no head."""
 
     reader: Reader
@@ -125,7 +125,7 @@ def load_pretrained(path: str, folder: ModelFolder, device: torch.device, *, max
 
 def load_network(
     folder: ModelFolder, tokenizer: Tokenizer, device: torch.device, *, max_length: int | None
-) -> Network:
+) -> LoadedNetwork:
     """The network in a folder, ready to read texts."""
     if folder.is_onnx:
         encoder: nn.Module = OnnxEncoder.read(folder)
@@ -138,7 +138,7 @@ def load_network(
         known = folder.run.get(SEQ_LENGTH) or folder.tokenizer_length
     length = reading_length(folder.config, max_length, known=known)
     reader = Reader(encoder=encoder, tokenizer=tokenizer, max_length=length, device=device)
-    return Network(reader, folder.config, head, table_VE)
+    return LoadedNetwork(reader, folder.config, head, table_VE)
 
 
 def reading_length(config: EncoderConfig, given: int | None, *, known: int | None = None) -> int:

@@ -25,7 +25,7 @@ from electra.tasks.families.family import Pooling, Predictor
 from electra.tasks.families.table import task_abilities
 from electra.tasks.inference import outputs_of
 from electra.tasks.model import FineTuned
-from electra.text.spans import check_texts, gaps, locate, locate_with_gaps
+from electra.text.spans import check_texts, locate, locate_with_gaps, mask_gaps
 from electra.text.tokenizer import Tokenizer
 
 Plain = dict[str, Any]
@@ -100,7 +100,7 @@ class Model:
                 "text": text,
                 "masks": [
                     {"start": start, "end": end, "candidates": self._candidates(*guesses)}
-                    for (start, end), guesses in zip(gaps(text), of_text, strict=True)
+                    for (start, end), guesses in zip(mask_gaps(text), of_text, strict=True)
                 ],
             }
             for text, of_text in zip(texts, best, strict=True)
@@ -115,7 +115,7 @@ class Model:
         generator = self._needed(self.generator, "corrupt")
         discriminator = self._needed(self.discriminator, "corrupt")
         texts = check_texts(texts)
-        return pretrained.corrupt(
+        return pretrained.corrupt_texts(
             texts,
             locate(texts, self.tokenizer),
             generator=generator,

@@ -160,7 +160,7 @@ def load_head(folder: ModelFolder) -> tuple[NetworkHead | None, Tensor | None]:
     return head.eval(), table_VE
 
 
-def load_tuned(folder: ModelFolder) -> FineTuned:
+def load_tuned_graph(folder: ModelFolder) -> FineTuned:
     """A fine-tuned model whose encoder is a graph."""
     about = folder.values[TASK_KEY]
     family = build_family(about, where=f"{folder.path / CONFIG}, {TASK_KEY}")

@@ -149,7 +149,7 @@ IDEOGRAPHS = (("\u3400", "\u4dbf"), ("\u4e00", "\u9fff"), ("\uf900", "\ufaff"), 
 """Characters that are words without a blank between them."""
 
 
-class Chosen(NamedTuple):
+class MaskedText(NamedTuple):
     """The masked tokens of a text, and the random numbers that decide what replaces them."""
 
     positions_P: Positions
@@ -164,7 +164,7 @@ class Spliced(NamedTuple):
     """The characters, in it, of each token."""
 
 
-def corrupt(
+def corrupt_texts(
     texts: Sequence[str],
     located: Sequence[Tokens],
     *,
@@ -179,7 +179,7 @@ def corrupt(
     tokenizer = generator.reader.tokenizer
     originals = [tokens.ids_T for tokens in located]
     choices = [
-        choose(text, len(ids_T), mask_prob=mask_prob, seed=seed)
+        choose_masks(text, len(ids_T), mask_prob=mask_prob, seed=seed)
         for text, ids_T in zip(texts, originals, strict=True)
     ]
     positions = [chosen.positions_P for chosen in choices]
@@ -192,19 +192,19 @@ def corrupt(
     suspicions = discriminator.suspicions(corrupted)
     continues_V = tokenizer.continues_word()
     return [
-        describe(text, tokens, new_T, positions_P, suspicion_T, tokenizer, continues_V)
+        describe_turn(text, tokens, new_T, positions_P, suspicion_T, tokenizer, continues_V)
         for text, tokens, new_T, positions_P, suspicion_T in zip(
             texts, located, corrupted, positions, suspicions, strict=True
         )
     ]
 
 
-def choose(text: str, num_tokens: int, *, mask_prob: float, seed: int) -> Chosen:
+def choose_masks(text: str, num_tokens: int, *, mask_prob: float, seed: int) -> MaskedText:
     """Which tokens are masked: at least one, if there are any."""
     random = numpy_generator(seed, "corrupt", text)
     count = min(num_tokens, max(1, round(mask_prob * num_tokens)))
     positions_P = np.sort(random.choice(num_tokens, count, replace=False)) if count else np.zeros(0, np.int64)
-    return Chosen(positions_P, random.random(count))
+    return MaskedText(positions_P, random.random(count))
 
 
 def replace(ids_T: Ids, positions_P: Positions, new: Ids | np.uint32) -> Ids:
@@ -214,7 +214,7 @@ def replace(ids_T: Ids, positions_P: Positions, new: Ids | np.uint32) -> Ids:
     return changed_T
 
 
-def describe(
+def describe_turn(
     text: str,
     tokens: Tokens,
     new_T: Ids,

@@ -1,7 +1,7 @@
 """A run config -> data, objective, optimizer and loop -> a trained run folder.
 
-`build` puts the parts of a run together and touches no file but the data's. `pretrain` also trains to the end
-of the budget and writes RUN/final, a folder for each encoder. `first_step` is the dry run.
+`build` puts the parts of a run together and touches no file but the data's. `run_pretraining` also trains to
+the end of the budget and writes RUN/final, a folder for each encoder. `first_step` is the dry run.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ from electra.text.rows import Rows
 from electra.text.tokenizer import Tokenizer
 from electra.train.devices import saved_bytes
 from electra.train.distributed import World
-from electra.train.engine import ENVIRONMENT, Engine, plain, write_description
+from electra.train.engine import ENVIRONMENT, Engine, json_values, write_description
 from electra.train.loop import Step, training_steps
 from electra.train.optim import Network, build_optimizer
 from electra.train.session import CHECKPOINTS
@@ -58,7 +58,7 @@ class Data:
     @classmethod
     def read(cls, folder: Path) -> "Data":
         """Open a folder made by `electra prepare`."""
-        rows, tokenizer = Rows(folder), tokenizers.load(folder / "tokenizer")
+        rows, tokenizer = Rows(folder), tokenizers.load_tokenizer(folder / "tokenizer")
         continues = torch.from_numpy(tokenizer.continues_word())
         counts = folder / "token_counts.npy"
         tokens = TokenFacts(
@@ -124,7 +124,7 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
         problem=problem,
         state=engine.state(objective, optimizer),
         facts={
-            "config": plain(config.to_dict(settings)),
+            "config": json_values(config.to_dict(settings)),
             "dataset_sha256": files.sha256(data.folder / files.MANIFEST),
             "tokenizer_sha256": data.tokenizer.content_hash,
             "choices": engine.choices(micro_batch=micro_batch),
@@ -229,7 +229,7 @@ def bytes_per_row(objective: Objective, rows: Rows, device: torch.device) -> flo
     return recomputed + total[0] / _PROBE_ROWS
 
 
-def pretrain(settings: PretrainRunConfig, world: World, device: torch.device) -> Pretraining:
+def run_pretraining(settings: PretrainRunConfig, world: World, device: torch.device) -> Pretraining:
     """Train to the end of the budget, from wherever the run folder stands, and write the encoders."""
     out = Path(settings.out)
     engine = Engine.choose(settings.train, world, device, run=out)

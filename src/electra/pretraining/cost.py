@@ -176,7 +176,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class ModelCost:
     """What is trained, counted once for all estimates of it."""
 
     config: PretrainConfig
@@ -186,9 +186,9 @@ class Model:
 
 
 @cache
-def count_model(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> Model:
+def count_model(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> ModelCost:
     """Count the weights and the matrix products of a token: seconds for a large model."""
-    return Model(
+    return ModelCost(
         config=config,
         encoder=encoder,
         parameters=count_parameters(config, encoder, length=length),
@@ -196,7 +196,7 @@ def count_model(config: PretrainConfig, encoder: EncoderConfig, *, length: int) 
     )
 
 
-def estimate(model: Model, work: Workload, machine: Machine) -> Estimate:
+def estimate(model: ModelCost, work: Workload, machine: Machine) -> Estimate:
     """What a run needs."""
     parameters, per_token = model.parameters, model.flops_per_token
     tokens = work.steps * work.batch_size * work.length * work.fill

@@ -17,7 +17,7 @@ from electra.config import Given
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig, PretrainRunConfig, Size, paper_defaults, paper_values
-from electra.pretraining.cost import Estimate, Machine, Model, Workload, count_model, estimate
+from electra.pretraining.cost import Estimate, Machine, ModelCost, Workload, count_model, estimate
 from electra.text.rows import KIND
 from electra.train import devices
 from electra.train.devices import find_hardware, products_speed
@@ -84,7 +84,7 @@ class Plan:
     """A run, a machine, and what the run needs there."""
 
     size: Size
-    model: Model
+    model: ModelCost
     machine: Machine
     work: Workload
     needs: Estimate
@@ -149,7 +149,7 @@ def make_plan(settings: PlanConfig, *, probe_share: float = 1.0) -> Plan:
     )
 
 
-def _with_micro_batch(settings: PlanConfig, model: Model, work: Workload, machine: Machine) -> Workload:
+def _with_micro_batch(settings: PlanConfig, model: ModelCost, work: Workload, machine: Machine) -> Workload:
     """The rows at once that were asked for; with auto or with a budget, as many as fit into memory."""
     asked = settings.train.micro_batch
     if isinstance(asked, int):
@@ -194,7 +194,7 @@ def _num_steps(settings: PlanConfig, one_step: Estimate, machine: Machine) -> in
 def find_machine(settings: PlanConfig, encoder: EncoderConfig, work: Workload, *, seconds: float) -> Machine:
     """A device of the table, or this machine, measured with the matrix products of the model."""
     if settings.hardware == "this":
-        return measure(settings, encoder, work, seconds=seconds)
+        return measure_here(settings, encoder, work, seconds=seconds)
     row = find_hardware(settings.hardware)
     narrow = min(1.0, encoder.hidden_size / FULL_WIDTH)
     return Machine(
@@ -208,7 +208,7 @@ def find_machine(settings: PlanConfig, encoder: EncoderConfig, work: Workload, *
     )
 
 
-def measure(settings: PlanConfig, encoder: EncoderConfig, work: Workload, *, seconds: float) -> Machine:
+def measure_here(settings: PlanConfig, encoder: EncoderConfig, work: Workload, *, seconds: float) -> Machine:
     """This machine at its current speed."""
     devices.set_up_allocator()
     device = devices.choose_device(settings.train.device)

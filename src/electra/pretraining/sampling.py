@@ -43,11 +43,11 @@ def sample(
     if method == "most_probable":
         return logits_PV.argmax(-1)
     scaled_PV = logits_PV if temperature == 1 else logits_PV.float() / temperature
-    return draw(torch.softmax(scaled_PV, -1, dtype=torch.float32), uniform_P)
+    return draw_tokens(torch.softmax(scaled_PV, -1, dtype=torch.float32), uniform_P)
 
 
 @torch.no_grad()
-def draw(weights_PV: Tensor, uniform_P: Tensor) -> Tensor:
+def draw_tokens(weights_PV: Tensor, uniform_P: Tensor) -> Tensor:
     """The token in whose share of a row's total weight the uniform number falls.
 
     Two levels, block then token, in double precision: a running sum over the whole vocabulary would cost more

@@ -170,7 +170,7 @@ def _run_tokenizer(path: Path, values: Mapping[str, Any], wanted: str) -> Tokeni
     places = [*sorted((path / "final").glob("*/tokenizer.json")), Path(values["data"]) / "tokenizer"]
     for place in places:
         if place.exists():
-            words = tokenizers.load(place)
+            words = tokenizers.load_tokenizer(place)
             if words.content_hash == wanted:
                 return words
     raise InputError(

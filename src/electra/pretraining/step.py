@@ -117,7 +117,7 @@ _EARLY_SHARE, _EARLY_STEPS = 0.1, 500
 """Of a run: before them every discriminator is at chance."""
 
 
-def collapse(values: Mapping[str, float], *, step: int, progress: float) -> str | None:
+def collapse_warning(values: Mapping[str, float], *, step: int, progress: float) -> str | None:
     """What is wrong with the discriminator, and the cures that users of ELECTRA found; None if nothing is."""
     if progress < _EARLY_SHARE or step < _EARLY_STEPS or "discriminator_auc" not in values:
         return None
@@ -356,7 +356,7 @@ class PretrainProblem:
 
     def diagnose(self, values: Mapping[str, float], *, step: int, progress: float) -> str | None:
         """Whether the discriminator has collapsed, and what is known to help."""
-        return collapse(values, step=step, progress=progress)
+        return collapse_warning(values, step=step, progress=progress)
 
     def close(self) -> None:
         """Stop reading ahead."""

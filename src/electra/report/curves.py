@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from electra.report.runs import Event, Record, Run
+from electra.report.runs import Event, Record, RunRecord
 
 Values = NDArray[np.float64]
 
@@ -104,7 +104,7 @@ def even(line: Curve) -> Curve:
     return Curve(x=line.x[chosen], y=line.y[chosen])
 
 
-def place(event: Event, run: Run, axis: Axis) -> float | None:
+def place(event: Event, run: RunRecord, axis: Axis) -> float | None:
     """Where an event stands on an axis: read off the training records around its step."""
     if axis.key == "step":
         return event.step
@@ -117,7 +117,7 @@ def place(event: Event, run: Run, axis: Axis) -> float | None:
     return float(np.interp(event.step, steps, values))
 
 
-def axes_of(runs: Sequence[Run]) -> list[Axis]:
+def axes_of(runs: Sequence[RunRecord]) -> list[Axis]:
     """The axes that at least one run has measurements on; steps if there are none at all."""
     keys: set[Any] = {key for run in runs for record in (*run.train, *run.valid) for key in record}
     return [axis for axis in AXES if axis.key in keys] or [AXES[0]]

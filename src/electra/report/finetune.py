@@ -12,7 +12,7 @@ from electra import files, show
 from electra.errors import InputError
 from electra.report.curves import Axis, run_colour
 from electra.report.page import Drawing, drawings, render
-from electra.report.runs import Metric, Record, Run, number
+from electra.report.runs import Metric, Record, RunRecord, number
 
 SCORES, REPORT = "scores.json", "report.html"
 
@@ -85,7 +85,7 @@ def _facts(content: Content, main_score: str) -> dict[str, str]:
     facts = {}
     for split, entry in content["splits"].items():
         if (summary := read_summaries(entry, main_score=main_score).get(main_score)) is not None:
-            facts[f"{main_score}, {split}, median"] = shown(main_score, summary.median)
+            facts[f"{main_score}, {split}, median"] = score_text(main_score, summary.median)
     facts |= {
         "seeds": str(len(content.get("seeds") or [])),
         "training examples": _count(train.get("examples")),
@@ -152,7 +152,7 @@ def read_summaries(split: Content, *, main_score: str) -> dict[str, Summary]:
     return {name: read_summary(scores[name]) for name in names}
 
 
-def shown(name: str, value: float | None) -> str:
+def score_text(name: str, value: float | None) -> str:
     """A score as a person reads it: a fraction in percent."""
     if value is None:
         return show.NOTHING
@@ -200,7 +200,9 @@ def _splits(content: Content, main_score: str) -> Iterable[Split]:
                     main_score=main_score,
                 )
             ),
-            ensemble=", ".join(f"{score} {shown(score, number(value))}" for score, value in together.items()),
+            ensemble=", ".join(
+                f"{score} {score_text(score, number(value))}" for score, value in together.items()
+            ),
         )
 
 
@@ -219,13 +221,13 @@ def score_rows(
 
 
 def _score_row(name: str, summary: Summary, drawn: "Strip | None", *, title: str, class_: str) -> ScoreRow:
-    spread = "" if summary.std is None else f" ± {shown(name, summary.std)}"
+    spread = "" if summary.std is None else f" ± {score_text(name, summary.std)}"
     return ScoreRow(
         title=title,
         class_=class_,
-        median=shown(name, summary.median),
-        mean=f"{shown(name, summary.mean)}{spread}",
-        values=[shown(name, value) for value in summary.values],
+        median=score_text(name, summary.median),
+        mean=f"{score_text(name, summary.mean)}{spread}",
+        values=[score_text(name, value) for value in summary.values],
         undefined=summary.undefined,
         strip=drawn,
     )
@@ -278,15 +280,15 @@ def strip(name: str, summary: Summary, scale: Sequence[float], *, seeds: Sequenc
                 x=x,
                 y=_FLOOR - _RADIUS - 1 - _LANE * _free_lane(x, dots),
                 colour=run_colour(index) if seeds else "quiet",
-                says=f"{seed}{shown(name, value)}",
+                says=f"{seed}{score_text(name, value)}",
             )
         )
     return Strip(
         dots=dots,
         median=None if summary.median is None else place(summary.median),
-        ends=(shown(name, low), shown(name, high)) if high > low else None,
-        label=f"{len(summary.numbers)} seeds from {shown(name, min(summary.numbers))} to "
-        f"{shown(name, max(summary.numbers))}, median {shown(name, summary.median)}",
+        ends=(score_text(name, low), score_text(name, high)) if high > low else None,
+        label=f"{len(summary.numbers)} seeds from {score_text(name, min(summary.numbers))} to "
+        f"{score_text(name, max(summary.numbers))}, median {score_text(name, summary.median)}",
     )
 
 
@@ -297,7 +299,7 @@ def _free_lane(x: float, dots: Sequence[Dot]) -> int:
     return next(lanes, _MOST_LANES - 1)
 
 
-def seed_curves(history: Sequence[Content]) -> list[Run]:
+def seed_curves(history: Sequence[Content]) -> list[RunRecord]:
     """What was measured during training, as a run for each seed."""
     by_seed: dict[str, list[Record]] = {}
     for point in history:
@@ -309,7 +311,7 @@ def seed_curves(history: Sequence[Content]) -> list[Run]:
         record = {name: known for name, value in values.items() if (known := number(value)) is not None}
         by_seed.setdefault(f"seed {point.get('seed', show.NOTHING)}", []).append(record)
     return [
-        Run(
+        RunRecord(
             name=name,
             folder=Path(),
             config={},
@@ -325,7 +327,7 @@ def seed_curves(history: Sequence[Content]) -> list[Run]:
     ]
 
 
-def _figures(seeds: Sequence[Run], main_score: str) -> list[Drawing]:
+def _figures(seeds: Sequence[RunRecord], main_score: str) -> list[Drawing]:
     names = dict.fromkeys(name for seed in seeds for record in seed.train for name in record)
     scores = [name for name in names if name not in (LOSS.key, EPOCHS.key)]
     metrics = [

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from electra.report.runs import BY_KEY, Event, Run, number
+from electra.report.runs import BY_KEY, Event, RunRecord, number
 
 Word = Literal["healthy", "low", "high", "early"]
 
@@ -32,7 +32,7 @@ class Range:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class Observation:
     """The value of a metric now."""
 
     value: float | None
@@ -44,28 +44,28 @@ class Verdict:
     """A metric beside its healthy range."""
 
     range: Range
-    now: Reading
+    now: Observation
     word: Word
 
 
-def now(run: Run, key: str) -> Reading:
+def now(run: RunRecord, key: str) -> Observation:
     """The latest held-out value, or else the mean of the last training records."""
     for record in reversed(run.valid):
         if key in record:
-            return Reading(value=record[key], source="held out")
+            return Observation(value=record[key], source="held out")
     values = [record[key] for record in run.train if key in record]
     if not values:
-        return Reading(value=None, source="")
+        return Observation(value=None, source="")
     tail = values[-max(1, round(len(values) * TAIL_SHARE)) :]
-    return Reading(value=float(np.mean(tail)), source="training")
+    return Observation(value=float(np.mean(tail)), source="training")
 
 
-def last(run: Run, key: str) -> float | None:
+def last(run: RunRecord, key: str) -> float | None:
     """How far a run has come on an axis."""
     return max((record[key] for record in (*run.train, *run.valid) if key in record), default=None)
 
 
-def judge(run: Run) -> list[Verdict]:
+def judge_metrics(run: RunRecord) -> list[Verdict]:
     """The verdict on every metric that the run has measured."""
     verdicts = []
     for healthy in healthy_ranges(run):
@@ -75,7 +75,7 @@ def judge(run: Run) -> list[Verdict]:
     return verdicts
 
 
-def _word(run: Run, healthy: Range, value: float) -> Word:
+def _word(run: RunRecord, healthy: Range, value: float) -> Word:
     if (last(run, "step") or 0) < EARLY_STEPS:
         return "early"
     if healthy.low is not None and value < healthy.low:
@@ -85,16 +85,16 @@ def _word(run: Run, healthy: Range, value: float) -> Word:
     return "healthy"
 
 
-def collapse(run: Run) -> Event | None:
+def collapse(run: RunRecord) -> Event | None:
     """The run's own verdict that its discriminator has collapsed, if its last evaluation came to it."""
     evaluated = max((record["step"] for record in run.valid), default=0.0)
     found = [event for event in run.events if event.event == "collapse" and event.step >= evaluated]
     return found[-1] if found else None
 
 
-def overall(run: Run) -> str:
+def overall(run: RunRecord) -> str:
     """The state of the whole run in a few words."""
-    verdicts = judge(run)
+    verdicts = judge_metrics(run)
     if event := collapse(run):
         return f"collapsed at step {event.step:,.0f}"
     if not verdicts:
@@ -110,12 +110,12 @@ def overall(run: Run) -> str:
     return ", ".join(ill) or ("healthy" if not past else f"healthy now, but there was: {', '.join(past)}")
 
 
-def healthy_ranges(run: Run) -> list[Range]:
+def healthy_ranges(run: RunRecord) -> list[Range]:
     """The ranges that apply to a run: some follow from its config or from its other metrics."""
     return [rule(run) for rule in _RULES]
 
 
-def _auc(_run: Run) -> Range:
+def _auc(_run: RunRecord) -> Range:
     reason = (
         "0.5 is chance. A plateau near it is normal in the first steps; later: train longer, or lower the "
         "learning rate"
@@ -123,7 +123,7 @@ def _auc(_run: Run) -> Range:
     return Range(key="discriminator_auc", low=0.6, high=None, reason=reason)
 
 
-def _recall(_run: Run) -> Range:
+def _recall(_run: RunRecord) -> Range:
     reason = (
         "near 0 the discriminator calls everything original while its loss still falls. Cures: lower "
         "learning rate, more masking, smaller generator"
@@ -131,12 +131,12 @@ def _recall(_run: Run) -> Range:
     return Range(key="discriminator_recall", low=0.2, high=None, reason=reason)
 
 
-def _precision(_run: Run) -> Range:
+def _precision(_run: RunRecord) -> Range:
     reason = "it says “replaced” above a probability of one half, so it should be right at least that often"
     return Range(key="discriminator_precision", low=0.5, high=None, reason=reason)
 
 
-def _discriminator_loss(run: Run) -> Range:
+def _discriminator_loss(run: RunRecord) -> Range:
     share = now(run, "replaced_fraction").value
     base = None
     if share is not None and 0 < share < 1:
@@ -145,7 +145,7 @@ def _discriminator_loss(run: Run) -> Range:
     return Range(key="discriminator_loss", low=None, high=base, reason=reason)
 
 
-def _replaced_fraction(run: Run) -> Range:
+def _replaced_fraction(run: RunRecord) -> Range:
     mask_prob = number(run.config.get("masking.mask_prob")) or 0.15
     reason = (
         f"of the {mask_prob:.0%} that are masked, those the generator did not guess. Too few: the generator "
@@ -154,7 +154,7 @@ def _replaced_fraction(run: Run) -> Range:
     return Range(key="replaced_fraction", low=mask_prob / 3, high=mask_prob, reason=reason)
 
 
-def _generator_accuracy(_run: Run) -> Range:
+def _generator_accuracy(_run: RunRecord) -> Range:
     reason = (
         "below, it knows little more than which tokens are frequent (the unigram plateau) and its "
         "replacements are obvious; above, it leaves too little to find: make it smaller"
@@ -162,7 +162,7 @@ def _generator_accuracy(_run: Run) -> Range:
     return Range(key="mlm_accuracy", low=0.15, high=0.75, reason=reason)
 
 
-def _gradient_norm(run: Run) -> Range:
+def _gradient_norm(run: RunRecord) -> Range:
     clip = next((number(v) for key, v in run.config.items() if key.split(".")[-1] == "clip_norm"), None)
     clip = clip or 1.0
     reason = (
@@ -172,12 +172,12 @@ def _gradient_norm(run: Run) -> Range:
     return Range(key="gradient_norm", low=0.01, high=10 * clip, reason=reason)
 
 
-def _mfu(_run: Run) -> Range:
+def _mfu(_run: RunRecord) -> Range:
     reason = "a lower share means waiting: larger micro-batch, shorter padding, more prefetch"
     return Range(key="mfu", low=0.25, high=None, reason=reason)
 
 
-_RULES: tuple[Callable[[Run], Range], ...] = (
+_RULES: tuple[Callable[[RunRecord], Range], ...] = (
     _auc,
     _recall,
     _precision,
@@ -206,6 +206,6 @@ def severity(event: Event) -> Severity:
     return _SEVERITY.get(event.event, "note")
 
 
-def noteworthy(run: Run) -> list[Event]:
+def noteworthy(run: RunRecord) -> list[Event]:
     """The events worth marking on the curves: all but the routine ones."""
     return [event for event in run.events if event.event not in _ROUTINE]

@@ -21,8 +21,18 @@ from electra.report.curves import (
     run_colour,
     run_dashes,
 )
-from electra.report.health import Verdict, Word, collapse, judge, last, noteworthy, now, overall, severity
-from electra.report.runs import BY_KEY, Metric, Run, metrics_of, number
+from electra.report.health import (
+    Verdict,
+    Word,
+    collapse,
+    judge_metrics,
+    last,
+    noteworthy,
+    now,
+    overall,
+    severity,
+)
+from electra.report.runs import BY_KEY, Metric, RunRecord, metrics_of, number
 
 _WITHOUT_MATPLOTLIB = (
     "The curves are left out, since matplotlib is not installed: pip install 'electra[report]'."
@@ -57,7 +67,7 @@ class Drawing:
     svg: Markup
 
 
-def drawings(metrics: Sequence[Metric], runs: Sequence[Run], axis: Axis) -> list[Drawing]:
+def drawings(metrics: Sequence[Metric], runs: Sequence[RunRecord], axis: Axis) -> list[Drawing]:
     """The metrics that can be drawn; none without matplotlib."""
     if find_spec("matplotlib") is None:
         return []
@@ -84,7 +94,7 @@ _FACTS = {
 }
 
 
-def facts(run: Run) -> dict[str, str]:
+def run_facts(run: RunRecord) -> dict[str, str]:
     """What a person asks first; a dash for what the run has not measured."""
     state = {
         "objective": str(run.config.get("objective", show.NOTHING)),
@@ -99,21 +109,21 @@ def facts(run: Run) -> dict[str, str]:
     return {**state, "health": overall(run)}
 
 
-def _steps(run: Run) -> str:
+def _steps(run: RunRecord) -> str:
     done, planned = last(run, "step"), number(run.config.get("train.steps"))
     if done is None:
         return "none yet"
     return f"{done:,.0f}" + (f" of {planned:,.0f}" if planned and planned != done else "")
 
 
-def comparison(runs: Sequence[Run]) -> dict[str, list[str]]:
+def comparison(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
     """The facts that at least one run has, side by side."""
-    columns = [facts(run) for run in runs]
+    columns = [run_facts(run) for run in runs]
     rows = {name: [column[name] for column in columns] for name in columns[0]}
     return {name: cells for name, cells in rows.items() if set(cells) != {show.NOTHING}}
 
 
-def terminal_table(runs: Sequence[Run]) -> str:
+def terminal_table(runs: Sequence[RunRecord]) -> str:
     """The facts with a column for each run, so that the table stays narrow."""
     rows = [[name, *cells] for name, cells in comparison(runs).items()]
     return show.table([["", *(run.name for run in runs)], *rows])
@@ -137,7 +147,7 @@ _VERDICTS: Mapping[Word, Look] = {
 _SOURCES = {"held out": "held out", "training": "mean of the last training steps"}
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[RunRecord]) -> str:
     """The whole page; the same folders give the same page."""
     metrics, shown = metrics_of(runs), comparison(runs)
     grids = {axis: drawings(metrics, runs, axis) for axis in axes_of(runs)}
@@ -168,11 +178,11 @@ def page(runs: Sequence[Run]) -> str:
     )
 
 
-def _mood(run: Run) -> Look:
+def _mood(run: RunRecord) -> Look:
     """The state of a single run in one sentence."""
     if event := collapse(run):
         return Look(class_="watch", says=f"▲ Collapsed at step {event.step:,.0f}: {event.message}")
-    ill = [verdict for verdict in judge(run) if verdict.word in ("low", "high")]
+    ill = [verdict for verdict in judge_metrics(run) if verdict.word in ("low", "high")]
     if ill:
         found = ", ".join(
             f"{BY_KEY[verdict.range.key].title} is {_VERDICTS[verdict.word].says}" for verdict in ill
@@ -191,8 +201,8 @@ class HealthRow:
     reason: str
 
 
-def _health(runs: Sequence[Run]) -> list[HealthRow]:
-    by_run = [{verdict.range.key: verdict for verdict in judge(run)} for run in runs]
+def _health(runs: Sequence[RunRecord]) -> list[HealthRow]:
+    by_run = [{verdict.range.key: verdict for verdict in judge_metrics(run)} for run in runs]
     keys = dict.fromkeys(key for verdicts in by_run for key in verdicts)
     rows = []
     for key in keys:
@@ -228,7 +238,7 @@ class Values:
     """The rows that are not the same in all runs."""
 
 
-def _values(runs: Sequence[Run], columns: Sequence[Mapping[str, object]]) -> Values:
+def _values(runs: Sequence[RunRecord], columns: Sequence[Mapping[str, object]]) -> Values:
     keys = dict.fromkeys(key for column in columns for key in column)
     rows = [[key, *(_value(column.get(key, show.NOTHING)) for column in columns)] for key in keys]
     return Values(

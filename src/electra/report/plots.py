@@ -28,7 +28,7 @@ from electra.report.curves import (
     thinned,
 )
 from electra.report.health import healthy_ranges, noteworthy, severity
-from electra.report.runs import Metric, Run
+from electra.report.runs import Metric, RunRecord
 from electra.show import short
 
 INCHES = (4.7, 2.5)
@@ -61,7 +61,7 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def draw(metric: Metric, runs: Sequence[Run], axis: Axis, *, key: str) -> str:
+def draw(metric: Metric, runs: Sequence[RunRecord], axis: Axis, *, key: str) -> str:
     """One metric of all runs against one axis; `key` is unique on the page. Empty if nothing is measured."""
     with rc_context({**_STYLE, "svg.hashsalt": key}):
         figure = Figure(figsize=INCHES)
@@ -78,7 +78,7 @@ def draw(metric: Metric, runs: Sequence[Run], axis: Axis, *, key: str) -> str:
     return _for_page(buffer.getvalue(), key)
 
 
-def _draw_run(axes: Axes, run: Run, index: int, metric: Metric, axis: Axis) -> list[Values]:
+def _draw_run(axes: Axes, run: RunRecord, index: int, metric: Metric, axis: Axis) -> list[Values]:
     """Raw training curve faint, smoothed strong, held-out as circles -> the values that must be visible."""
     colour, seen = _STAND_IN[run_colour(index)], []
     train, valid = curve(run.train, metric.key, axis), curve(run.valid, metric.key, axis)
@@ -130,7 +130,7 @@ def _limit(axes: Axes, metric: Metric, drawn: Sequence[Values]) -> None:
     axes.set_ylim(0.0 if from_zero else low - margin, high + margin)
 
 
-def _decorate(axes: Axes, metric: Metric, axis: Axis, runs: Sequence[Run]) -> None:
+def _decorate(axes: Axes, metric: Metric, axis: Axis, runs: Sequence[RunRecord]) -> None:
     axes.grid(axis="y", color=_STAND_IN["grid"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.margins(x=0.015)
@@ -166,7 +166,7 @@ def _label_x(axes: Axes, axis: Axis) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{short(value / size)}{unit}"))
 
 
-def _mark_events(axes: Axes, runs: Sequence[Run], axis: Axis) -> None:
+def _mark_events(axes: Axes, runs: Sequence[RunRecord], axis: Axis) -> None:
     marks = [(run, event) for run in runs for event in noteworthy(run)]
     places = [place(event, run, axis) for run, event in marks]
     labels: list[float] = []

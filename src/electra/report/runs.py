@@ -49,7 +49,7 @@ class Samples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunRecord:
     """All that a run folder tells."""
 
     name: str
@@ -66,14 +66,14 @@ class Run:
     """What could not be read."""
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
     """Read every run; names are as short as they can be while they differ."""
     if not folders:
         raise InputError("no run folder is given")
     return [read_run(folder, name=name) for folder, name in zip(folders, _names(folders), strict=True)]
 
 
-def read_run(folder: Path, *, name: str) -> Run:
+def read_run(folder: Path, *, name: str) -> RunRecord:
     """Read one run folder."""
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder")
@@ -83,7 +83,7 @@ def read_run(folder: Path, *, name: str) -> Run:
         )
     notes: list[str] = []
     lines = list(_json_lines(folder / "metrics.jsonl", notes))
-    return Run(
+    return RunRecord(
         name=name,
         folder=folder,
         config=dict(_flat(_mapping(folder / "config.yaml", notes))),
@@ -282,7 +282,7 @@ BY_KEY = {metric.key: metric for metric in KNOWN}
 _AXIS_KEYS = {"step", "tokens", "seconds", "flops"}
 
 
-def metrics_of(runs: Sequence[Run]) -> list[Metric]:
+def metrics_of(runs: Sequence[RunRecord]) -> list[Metric]:
     """Every metric that some run has measured: those we know in our order, then the others by name."""
     keys = {key for run in runs for record in (*run.train, *run.valid) for key in record} - _AXIS_KEYS
     known = [metric for metric in KNOWN if metric.key in keys]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from electra.report.runs import Run, SampleRow
+from electra.report.runs import RunRecord, SampleRow
 from electra.show import percent
 
 MOST_ROWS = 6
@@ -63,7 +63,7 @@ def outcome(*, replaced: bool, suspicion: float) -> Outcome:
     return ALARM if suspicion >= 0.5 else FINE
 
 
-def shown_samples(run: Run) -> list[ShownSamples]:
+def shown_samples(run: RunRecord) -> list[ShownSamples]:
     """The newest rows first, then some earlier ones, evenly spread over the run."""
     known = [samples for samples in run.samples if samples.rows]
     if not known:

@@ -83,13 +83,13 @@ def main(arguments: Sequence[str]) -> None:
         return
     if settings.plot:
         import_extra("matplotlib", extra="report")
-    results = read_results(Path(settings.from_json)) if settings.from_json else measure(settings, words)
-    print("\n\n".join(table(kind, result) for kind, result in results.items()))
+    results = read_results(Path(settings.from_json)) if settings.from_json else measure_kinds(settings, words)
+    print("\n\n".join(result_table(kind, result) for kind, result in results.items()))
     if settings.plot:
         # It imports matplotlib, so only now.
-        from electra.bench.plots import draw
+        from electra.bench.plots import draw_picture
 
-        draw(results, Path(settings.plot))
+        draw_picture(results, Path(settings.plot))
 
 
 def take_turn(settings: BenchConfig, name: str) -> None:
@@ -102,7 +102,7 @@ def take_turn(settings: BenchConfig, name: str) -> None:
         print(json.dumps(turn._asdict()))
 
 
-def measure(settings: BenchConfig, words: Sequence[str]) -> dict[str, Any]:
+def measure_kinds(settings: BenchConfig, words: Sequence[str]) -> dict[str, Any]:
     """Measure every kind that is asked for; results are written after each, so that nothing is lost."""
     if settings.what is None:
         raise InputError(f"say what to measure: electra bench {' | '.join([*CONTESTS, GROWTH, ALL])}")
@@ -128,11 +128,11 @@ def measure_kind(kind: str, settings: BenchConfig, words: Sequence[str], folder:
         return ["bench", *words, f"--what={kind}", f"--contestant={name}", f"--material={material}"]
 
     if kind == GROWTH:
-        return growth.measure(options, folder, lambda data: command("step", data))
-    return turns.measure(CONTESTS[kind].contest(options, folder), command)
+        return growth.measure_growth(options, folder, lambda data: command("step", data))
+    return turns.run_contest(CONTESTS[kind].contest(options, folder), command)
 
 
-def table(kind: str, result: Mapping[str, Any]) -> str:
+def result_table(kind: str, result: Mapping[str, Any]) -> str:
     """The result as text."""
     return tables.growth_tables(result) if kind == GROWTH else tables.contest_table(result)
 

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
     task = ["--task", "csv", "--data", str(passages), "--own.label", "package", *FINETUNING]
     call(["finetune", "--model", run, *task, "--out", str(out / "classifier")])
     call(["finetune", "--model", "none", "--like", run, *task, "--out", str(out / "control")])
-    print(f"\n{comparison(out)}")
+    print(f"\n{compare_classifiers(out)}")
     print(
         "\nOpen the reports in a browser. For your own text, run the same commands with --corpus FOLDER.\n"
         "To play against the discriminator and see which words it suspects:\n"
@@ -78,7 +78,7 @@ def write_passages(path: Path) -> None:
     files.write_file(path, lambda file: file.writelines(line.encode() for line in lines))
 
 
-def comparison(out: Path) -> str:
+def compare_classifiers(out: Path) -> str:
     """The scores of both classifiers: from the pre-trained encoder and from random weights."""
     rows, medians = [], []
     for folder, start in (("classifier", "pre-trained"), ("control", "random weights")):

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from electra import config, show
 from electra.tasks import results
-from electra.tasks.evaluation import EvaluateConfig, Evaluation
+from electra.tasks.evaluation import EvaluateConfig, EvaluationJob
 from electra.tasks.study import describe_task
 
 
 def main(arguments: Sequence[str]) -> None:
     """Score a model."""
     settings = config.parse(EvaluateConfig, arguments, prog="electra evaluate")
-    evaluation = Evaluation.prepare(settings)
+    evaluation = EvaluationJob.prepare(settings)
     print(show.table([("model", settings.model), *describe_task(evaluation.task)]), flush=True)
     content = evaluation.run()
     print(f"\n{results.score_table(content['splits'], main_score=content['main_score'])}")

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> None:
                 print(table(list(describe(job))), flush=True)
             if job.settings.dry_run:
                 continue
-            for name, content in finetuning.run(job).items():
+            for name, content in finetuning.run_job(job).items():
                 show(job.study.task_folder(name), content)
                 medians[name] = results.main_median(content)
         if medians and catalogue.task_names(given.draft()) == [GLUE]:

@@ -63,8 +63,8 @@ def main(arguments: Sequence[str]) -> None:
     # Before hundreds of megabytes are read.
     for folder in filter(None, (settings.out, settings.run)):
         files.refuse_full(Path(folder))
-    given = run_keys(settings)
-    imported = read(settings)
+    given = pretrain_keys(settings)
+    imported = read_model(settings)
     run = prepare_run(imported, given, step=settings.step) if settings.run else None
     write_imported(imported, Path(settings.out))
     if run is not None:
@@ -88,14 +88,14 @@ def as_options(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-def run_keys(settings: ImportConfig) -> Given[PretrainRunConfig]:
+def pretrain_keys(settings: ImportConfig) -> Given[PretrainRunConfig]:
     """The keys of --pretrain, as `electra pretrain` would take them, with the folders of the run."""
     words = [f"--{key.removeprefix('--')}" for key in settings.pretrain]
     given = config.read(PretrainRunConfig, words, prog="electra pretrain")
     return given.changed({"data": settings.data, "out": settings.run})
 
 
-def read(settings: ImportConfig) -> Imported:
+def read_model(settings: ImportConfig) -> Imported:
     """Read the model, under our names."""
     if settings.source == "transformers":
         if settings.vocab or settings.num_attention_heads:

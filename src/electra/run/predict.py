@@ -5,7 +5,7 @@ from pathlib import Path
 
 from electra import config
 from electra.errors import InputError
-from electra.tasks.evaluation import PredictConfig, predict
+from electra.tasks.evaluation import PredictConfig, predict_splits
 from electra.tasks.predictions import write_form
 
 
@@ -15,7 +15,7 @@ def main(arguments: Sequence[str]) -> None:
     if not settings.out:
         raise InputError("give --out FILE for the predictions (see 'electra predict --help')")
     predicted = []
-    for one in predict(settings):
+    for one in predict_splits(settings):
         predicted.append(one)
         print(f"  {one.task.name} {one.split}: {len(one.predictions):,} examples", flush=True)
     for remark in write_form(Path(settings.out), predicted):

@@ -8,8 +8,8 @@ from electra import config, files
 from electra.errors import InputError
 from electra.show import clock, megabytes, table
 from electra.text import tokenizer as tokenizers
-from electra.text.dataset import PrepareConfig, Prepared, prepare
-from electra.text.quarantine import describe
+from electra.text.dataset import PrepareConfig, Prepared, make_dataset
+from electra.text.quarantine import describe_problem
 from electra.text.rows import KIND, Rows
 
 _NUM_EXAMPLES = 3
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> None:
     if settings.verify:
         verify(Path(settings.verify))
     else:
-        print(summary(prepare(settings)))
+        print(summary(make_dataset(settings)))
 
 
 def verify(folder: Path) -> None:
@@ -62,7 +62,7 @@ def summary(prepared: Prepared) -> str:
         "disk": f"{megabytes(disk)} in {prepared.path}",
         "time": _time(prepared),
     }
-    rows = [*lines.items(), *(("unreadable", describe(problem)) for problem in prepared.problems)]
+    rows = [*lines.items(), *(("unreadable", describe_problem(problem)) for problem in prepared.problems)]
     if not valid["rows"]:
         rows.append(("note", "no document is held out for evaluation: raise --valid_fraction"))
     return "\n".join([table(rows), "", *_examples(prepared.path)])
@@ -81,7 +81,7 @@ def _time(prepared: Prepared) -> str:
 
 def _examples(folder: Path) -> list[str]:
     rows = Rows(folder)
-    tokenizer = tokenizers.load(folder / "tokenizer")
+    tokenizer = tokenizers.load_tokenizer(folder / "tokenizer")
     chosen = sorted({len(rows) * part // (_NUM_EXAMPLES + 1) for part in range(1, _NUM_EXAMPLES + 1)})
     lines = []
     for index in chosen:

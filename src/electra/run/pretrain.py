@@ -8,7 +8,15 @@ from typing import Any
 from electra import cli, config
 from electra.errors import InputError
 from electra.pretraining import cost
-from electra.pretraining.build import FINAL, STARTED_FROM, FirstStep, Pretraining, build, first_step, pretrain
+from electra.pretraining.build import (
+    FINAL,
+    STARTED_FROM,
+    FirstStep,
+    Pretraining,
+    build,
+    first_step,
+    run_pretraining,
+)
 from electra.pretraining.config import PretrainRunConfig, paper_defaults
 from electra.pretraining.step import show_row
 from electra.report import write_report
@@ -31,7 +39,7 @@ def main(arguments: Sequence[str]) -> None:
             if world.writes:
                 print(preview(run, first))
         else:
-            run = pretrain(settings, world, device)
+            run = run_pretraining(settings, world, device)
             if world.writes:
                 print(summary(run, Path(settings.out)))
 

@@ -41,9 +41,9 @@ from electra.serve.limits import AdmissionMiddleware, DeadlineProtocol, Limits
 from electra.serve.metrics import Metrics, MetricsMiddleware
 from electra.serve.requests import (
     AbilityRequest,
-    Health,
     ModelFacts,
     RequestLimits,
+    ServerHealth,
     bounds_schema,
     endpoint_of,
     explain_invalid,
@@ -231,19 +231,19 @@ async def page() -> FileResponse:
 
 
 @public_routes.get(LIVE, operation_id="health_live", tags=["health"], responses=documented(*ANYWHERE))
-async def live(service: CurrentService) -> Health:
+async def live(service: CurrentService) -> ServerHealth:
     """Whether the server works at all."""
     if not service.batcher.is_running:
         raise ApiError(503, "the server computes nothing any more: restart it")
-    return Health(status="live")
+    return ServerHealth(status="live")
 
 
 @public_routes.get(READY, operation_id="health_ready", tags=["health"], responses=documented(*ANYWHERE))
-async def ready(service: CurrentService) -> Health:
+async def ready(service: CurrentService) -> ServerHealth:
     """Whether requests should be sent here."""
     if service.status != "ready":
         raise ApiError(503, NOT_READY[service.status])
-    return Health(status="ready")
+    return ServerHealth(status="ready")
 
 
 @routes.get("/model", operation_id="model", tags=["model"], responses=documented(*ANYWHERE))

@@ -199,7 +199,7 @@ result = with_config(ConfigDict(extra="forbid"))
 
 
 @result
-class Span(TypedDict):
+class TextSpan(TypedDict):
     """A part of a text. Positions count characters as Python does: code points, from 0."""
 
     text: str
@@ -208,7 +208,7 @@ class Span(TypedDict):
 
 
 @result
-class JudgedToken(Span):
+class JudgedToken(TextSpan):
     """A token as the discriminator sees it."""
 
     replaced: Annotated[float, Field(description="Probability that the token was replaced.")]
@@ -248,7 +248,7 @@ class Filled(TypedDict):
 
 
 @result
-class RewrittenToken(Span):
+class RewrittenToken(TextSpan):
     """A token before and after the generator, as the discriminator sees it."""
 
     original: str
@@ -263,7 +263,7 @@ class RewrittenToken(Span):
 
 
 @result
-class Corrupted(TypedDict):
+class CorruptedText(TypedDict):
     """One round of the training game."""
 
     text: str
@@ -289,7 +289,7 @@ class ModelFacts(BaseModel):
     limits: RequestLimits
 
 
-class Health(BaseModel):
+class ServerHealth(BaseModel):
     """State of the server."""
 
     status: str
@@ -317,7 +317,7 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
         "detect": Endpoint(DetectRequest, list[Detected]),
         "fill": Endpoint(FillRequest, list[Filled]),
-        "corrupt": Endpoint(CorruptRequest, list[Corrupted]),
+        "corrupt": Endpoint(CorruptRequest, list[CorruptedText]),
         "embed": Endpoint(EmbedRequest, list[list[float]]),
     }
 )

@@ -1,6 +1,6 @@
 """Keys of `electra finetune` -> what is fine-tuned, on what, for how long, checked.
 
-Keys that nobody gave have the paper's values for the size of the encoder and the task (`paper_defaults`).
+Keys that nobody gave have the paper's values for the size of the encoder and the task (`finetune_defaults`).
 """
 
 import dataclasses
@@ -155,7 +155,7 @@ def paper_size(encoder: EncoderConfig) -> Size:
     return "small"
 
 
-def paper_values(encoder: EncoderConfig, tasks: Sequence[Task]) -> dict[str, float]:
+def finetune_paper_values(encoder: EncoderConfig, tasks: Sequence[Task]) -> dict[str, float]:
     """Dotted key -> the paper's value for an encoder of this size and these tasks."""
     learning_rate, layer_decay = _BY_SIZE[paper_size(encoder)]
     return {
@@ -165,11 +165,11 @@ def paper_values(encoder: EncoderConfig, tasks: Sequence[Task]) -> dict[str, flo
     }
 
 
-def paper_defaults(
+def finetune_defaults(
     given: Given[FinetuneConfig], encoder: EncoderConfig, tasks: Sequence[Task]
 ) -> dict[str, float]:
     """The paper's values, without the number of epochs where another budget was given."""
-    values = paper_values(encoder, tasks)
+    values = finetune_paper_values(encoder, tasks)
     if any(given.values.get(f"train.{key}") for key in ("steps", "max_time", "max_tokens")):
         del values["train.epochs"]
     return values

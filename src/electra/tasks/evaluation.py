@@ -39,7 +39,7 @@ class EvaluateConfig(TaskSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class EvaluationJob:
     """A model and what it is to be scored on, checked."""
 
     settings: EvaluateConfig
@@ -48,7 +48,7 @@ class Evaluation:
     splits: Sequence[str]
 
     @classmethod
-    def prepare(cls, settings: EvaluateConfig) -> "Evaluation":
+    def prepare(cls, settings: EvaluateConfig) -> "EvaluationJob":
         """Read the model and the examples."""
         if not settings.model or not (settings.data or settings.task):
             raise InputError(
@@ -112,7 +112,7 @@ class PredictConfig(TaskSource):
     """Precision of matrix products; auto chooses what is fast on the device."""
 
 
-def predict(settings: PredictConfig, *, note: Callable[[str], object] = print) -> Iterator[Predicted]:
+def predict_splits(settings: PredictConfig, *, note: Callable[[str], object] = print) -> Iterator[Predicted]:
     """Predict split after split, without writing anything; `note` gets a line for what is left out."""
     if not settings.model or bool(settings.input) == bool(settings.task or settings.data):
         raise InputError(

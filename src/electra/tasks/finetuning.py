@@ -1,6 +1,6 @@
 """A model, labelled examples and settings -> a fine-tuned model for each seed, and their scores.
 
-`jobs` reads and checks everything that was asked for, `run` trains a job. A `Study` keeps the results.
+`jobs` reads and checks everything that was asked for, `run_job` trains a job. A `Study` keeps the results.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from electra.errors import InputError
 from electra.model.names import layer_depth
 from electra.tasks import results, sweep
 from electra.tasks.batches import TaskMixture
-from electra.tasks.config import FREE_KEYS, FinetuneConfig, paper_defaults
+from electra.tasks.config import FREE_KEYS, FinetuneConfig, finetune_defaults
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import AX, GLUE
 from electra.tasks.model import TaskModel, find_start
@@ -38,7 +38,7 @@ from electra.tasks.task import Task
 from electra.text.tokenizer import Tokenizer
 from electra.train import devices
 from electra.train.distributed import World
-from electra.train.engine import Engine, check_same_run, plain, write_description
+from electra.train.engine import Engine, check_same_run, json_values, write_description
 from electra.train.log import METRICS
 from electra.train.optim import build_optimizer
 from electra.train.session import CHECKPOINTS
@@ -62,7 +62,7 @@ class Job:
         """The same in another folder with what a sweep has chosen, and nothing left to sweep."""
         train = dataclasses.replace(self.settings.train, learning_rate=learning_rate, epochs=epochs)
         settings = dataclasses.replace(self.settings, out=out, train=train, sweep=SweepConfig())
-        study = dataclasses.replace(self.study, out=Path(out), config=plain(config.to_dict(settings)))
+        study = dataclasses.replace(self.study, out=Path(out), config=json_values(config.to_dict(settings)))
         engine = dataclasses.replace(self.engine, train=train)
         return dataclasses.replace(self, settings=settings, study=study, engine=engine)
 
@@ -73,7 +73,7 @@ class Job:
             self.study.facts(seed),
             self.settings.resume,
             free_keys=FREE_KEYS,
-            defaults=plain(config.to_dict(FinetuneConfig())),
+            defaults=json_values(config.to_dict(FinetuneConfig())),
         )
 
     def describe(self) -> None:
@@ -97,16 +97,16 @@ def jobs(given: Given[FinetuneConfig], world: World, device: torch.device) -> It
         given.config()
         raise InputError(f"--{missing[0]} is missing: {USAGE} ({given.help})")
     if catalogue.task_names(draft) != [GLUE]:
-        yield prepare(given, world, device)
+        yield prepare_job(given, world, device)
         return
     for name in catalogue.trainable_glue(draft.data)[0]:
         values = {"task": name, "out": Path(draft.out) / name}
         if draft.baseline:
             values["baseline"] = Path(draft.baseline) / name
-        yield prepare(given.changed(values), world, device)
+        yield prepare_job(given.changed(values), world, device)
 
 
-def prepare(given: Given[FinetuneConfig], world: World, device: torch.device) -> Job:
+def prepare_job(given: Given[FinetuneConfig], world: World, device: torch.device) -> Job:
     """Read and check everything that a job needs: model, data, settings."""
     draft = given.draft()
     names = catalogue.task_names(draft)
@@ -116,7 +116,7 @@ def prepare(given: Given[FinetuneConfig], world: World, device: torch.device) ->
         )
     start = find_start(draft.model, like=draft.like, dropout=draft.dropout)
     tasks = [catalogue.load_task(name, draft) for name in names]
-    settings = given.config(paper_defaults(given, start.config, tasks))
+    settings = given.config(finetune_defaults(given, start.config, tasks))
     check(settings, tasks, world)
     engine = Engine.choose(settings.train, world, device, run=Path(settings.out) if settings.out else None)
     fewer = [limited(task, train=settings.limit_train, held_out=settings.limit_eval) for task in tasks]
@@ -127,7 +127,7 @@ def prepare(given: Given[FinetuneConfig], world: World, device: torch.device) ->
         tokenized=tokenize_tasks(fewer, start.tokenizer, start.config, max_length=settings.max_length),
         dataset_sha256=content_hash(tasks),
         seeds=[settings.seed + number for number in range(settings.seeds)],
-        config=plain(config.to_dict(settings)),
+        config=json_values(config.to_dict(settings)),
         choices=engine.choices(),
         precisely=partial(devices.autocast, device, engine.precision),
     )
@@ -151,7 +151,7 @@ def check(settings: FinetuneConfig, tasks: list[Task], world: World) -> None:
         raise InputError("--sweep.trials is for one task, one process, and a budget in epochs")
 
 
-def run(job: Job) -> dict[str, dict[str, Any]]:
+def run_job(job: Job) -> dict[str, dict[str, Any]]:
     """Train and score every seed that is not finished: the content of scores.json by task."""
     with job.engine.holding(job.study.out):
         notes = []
@@ -187,7 +187,7 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[SeedResult, TaskModel
     """Train to the end of the budget, and score what is held out."""
     settings, study, engine = job.settings, job.study, job.engine
     model, batches = study.model(seed).to(engine.device), study.train_batches(seed)
-    problem, state = build(
+    problem, state = build_seed(
         model,
         batches,
         engine,
@@ -223,7 +223,7 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[SeedResult, TaskModel
     return result, model
 
 
-def build(
+def build_seed(
     model: TaskModel,
     batches: TaskMixture,
     engine: Engine,
@@ -273,7 +273,7 @@ def sweep_settings(job: Job) -> tuple[Job, str]:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         return results.main_value(task, result)
 
-    best, note = sweep.choose(
+    best, note = sweep.choose_trial(
         job.settings.sweep,
         run_trial,
         out / "sweep.json",

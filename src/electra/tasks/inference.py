@@ -190,7 +190,7 @@ def outputs_of(
     return outputs
 
 
-def predict(
+def predict_examples(
     model: TaskModel,
     task: str,
     examples: Sequence[Example],

@@ -218,7 +218,7 @@ def random_encoder(config: EncoderConfig, *, seed: int) -> Encoder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class StartModel:
     """A model to begin with, of which every seed gets a copy."""
 
     path: str
@@ -253,7 +253,7 @@ class Start:
         return self.path if self.tuned is None else f"{self.path}, fine-tuned for {self.tuned.task} before"
 
 
-def find_start(path: str, *, like: str, dropout: float | None) -> Start:
+def find_start(path: str, *, like: str, dropout: float | None) -> StartModel:
     """Read and check the model once, before anything else is done with it."""
     if path == RANDOM and not like:
         raise InputError("--model none needs --like RUN|DIR: the model whose shape and tokenizer it has")
@@ -268,7 +268,7 @@ def find_start(path: str, *, like: str, dropout: float | None) -> Start:
         encoder = folder.encoder() if tuned is None else tuned.model.encoder
         state = encoder.state_dict()
         sha256 = _hash(state)
-    return Start(
+    return StartModel(
         path=path, like=like, config=config, state=state, tokenizer=tokenizer, sha256=sha256, tuned=tuned
     )
 

@@ -125,10 +125,10 @@ def write_submission(path: str | Path, parts: Sequence[SubmissionFile]) -> list[
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, part.content)
     files.write_file(Path(path), lambda file: file.write(content.getvalue()))
-    return gaps(parts)
+    return missing_test_sets(parts)
 
 
-def gaps(parts: Sequence[SubmissionFile]) -> list[str]:
+def missing_test_sets(parts: Sequence[SubmissionFile]) -> list[str]:
     """The test sets that are missing or incomplete."""
     counts = {part.name: part.num_examples for part in parts}
     remarks = []

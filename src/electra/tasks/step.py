@@ -87,7 +87,7 @@ class FinetunePart:
         losses_U: Tensor = self.module(batch, self.task).losses_U
         assert losses_U.shape == (len(self.units),), f"{len(self.units)} units, losses {losses_U.shape}"
         counted_U = losses_U if self.weight else losses_U.new_zeros(0)
-        return losses_U.sum() * self.weight, {f"{self.task}/loss": mean(counted_U)}
+        return losses_U.sum() * self.weight, {f"{self.task}/loss": mean_pair(counted_U)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class FinetuneProblem:
                     outputs[place] = output
                 losses_U = judged.losses_U
                 names = {"loss", f"{prefix}loss"} if losses_U is not None else set()
-                yield {name: mean(losses_U) for name in sorted(names) if losses_U is not None}
+                yield {name: mean_pair(losses_U) for name in sorted(names) if losses_U is not None}
             yield self._scores(prefix, held, outputs)
 
     def samples(self) -> list[dict[str, Any]]:
@@ -235,7 +235,7 @@ class FinetuneProblem:
                 yield example, first_rows[index], prediction
 
 
-def mean(values: Tensor) -> Tensor:
+def mean_pair(values: Tensor) -> Tensor:
     """The mean of some values as a pair (numerator, denominator), which can be summed over batches."""
     total = values.detach().double().sum()
     return torch.stack([total, torch.full_like(total, values.numel())])

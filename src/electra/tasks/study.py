@@ -30,7 +30,7 @@ from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import TaskSource
 from electra.tasks.families.family import Score, TaskRow
 from electra.tasks.inference import outputs_of
-from electra.tasks.model import FineTuned, Start, TaskModel, load_model, save_model
+from electra.tasks.model import FineTuned, StartModel, TaskModel, load_model, save_model
 from electra.tasks.predictions import INPUT, MAIN_SCORE, input_columns
 from electra.tasks.seed_results import (
     SCORES,
@@ -186,7 +186,7 @@ class Study:
 
     out: Path
     source: TaskSource
-    start: Start
+    start: StartModel
     tokenized: TokenizedTasks
     dataset_sha256: str
     seeds: Sequence[int]

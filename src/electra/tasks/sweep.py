@@ -85,7 +85,7 @@ def best(trials: Sequence[Trial]) -> Trial:
     return max(scored, key=lambda pair: pair[0])[1]
 
 
-def choose(
+def choose_trial(
     config: SweepConfig,
     run: Callable[[int, float, float], float | None],
     path: Path,

@@ -15,7 +15,7 @@ from electra.demo import corpus
 from electra.errors import InputError
 from electra.progress import Progress
 from electra.text.documents import read_documents
-from electra.text.quarantine import Problem, Reading, Tally
+from electra.text.quarantine import Reading, ReadProblem, Tally
 from electra.text.sources import Source, find_sources
 from electra.text.tables import DETECTED, Dialect
 
@@ -61,11 +61,11 @@ class Corpus:
         """Size on disk, compressed or not: the unit of progress."""
         return sum(source.bytes for source in self.sources)
 
-    def documents(self, tally: Tally, quarantine: Callable[[Problem], None]) -> Iterator[str]:
+    def documents(self, tally: Tally, quarantine: Callable[[ReadProblem], None]) -> Iterator[str]:
         """All documents in order, counted in `tally`; problems go to `quarantine`."""
         for failure in self.unreadable:
             folder, _, reason = failure.rpartition(": ")
-            quarantine(Problem(file=folder, reason=f"the folder could not be listed: {reason}"))
+            quarantine(ReadProblem(file=folder, reason=f"the folder could not be listed: {reason}"))
         for source in self.sources:
             reading = Reading(source=source, tally=tally, quarantine=quarantine)
             yield from read_documents(reading, text_column=self.text_field, dialect=self.dialect)
@@ -85,7 +85,7 @@ def open_corpus(arguments: Sequence[str], *, text_field: str = "text", dialect: 
         sources = [Source(path=STDIN, format="text"), *sources]
     if BUILTIN in arguments:
         sources = [Source(path=BUILTIN, format="jsonl"), *sources]
-        facts.update(corpus.fingerprint().encode())
+        facts.update(corpus.corpus_fingerprint().encode())
     return Corpus(
         sources=sources,
         skipped=dict(found.skipped),

@@ -24,7 +24,7 @@ from electra.errors import InputError
 from electra.progress import Progress
 from electra.text import tokenizer as tokenizers
 from electra.text.corpus import STDIN, Corpus, open_corpus, vocabulary_sample
-from electra.text.quarantine import QUARANTINE, Problem, Quarantine, Tally
+from electra.text.quarantine import QUARANTINE, Quarantine, ReadProblem, Tally
 from electra.text.rows import FORMAT_VERSION, KIND, LONGEST_ROW, count_tokens
 from electra.text.shards import TRAIN, VALID, Dealer, ShardSettings, hash_document, write_shards
 from electra.text.tables import Dialect, Quoting
@@ -135,11 +135,11 @@ class Prepared:
     """0 if the dataset was there already."""
     shards_found: int = 0
     """Shards that an interrupted run had finished."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ReadProblem, ...] = ()
     """The first few problems; all are in quarantine.jsonl."""
 
 
-def prepare(config: PrepareConfig) -> Prepared:
+def make_dataset(config: PrepareConfig) -> Prepared:
     """Make the dataset `config.out`, resume making it, or find it finished."""
     if not config.corpus or not config.out:
         raise InputError("give --corpus PATH [PATH ...] and --out DIR (see 'electra prepare --help')")
@@ -150,7 +150,7 @@ def prepare(config: PrepareConfig) -> Prepared:
         return _prepared(out, _finished_before(out, plan))
     if config.tokenizer:
         # An unusable one is refused before anything is written.
-        tokenizers.load(config.tokenizer)
+        tokenizers.load_tokenizer(config.tokenizer)
     unfinished = out.with_name(f"{out.name}.partial")
     unfinished.mkdir(parents=True, exist_ok=True)
     with files.locked(unfinished / "lock", busy=f"another process is already preparing {out}"):
@@ -220,11 +220,11 @@ class _Assembly:
         folder = self.data / "tokenizer"
         # Standard input may be another one this time.
         if self.config.tokenizer is None and folder.exists() and STDIN not in self.config.corpus:
-            return tokenizers.load(folder)
+            return tokenizers.load_tokenizer(folder)
         if self.config.tokenizer is None:
             tokenizer = tokenizers.train(self._sample(), self.config.vocabulary)
         else:
-            tokenizer = tokenizers.load(self.config.tokenizer)
+            tokenizer = tokenizers.load_tokenizer(self.config.tokenizer)
         # Complete or absent: an interruption must not leave half a tokenizer behind.
         complete = self.work / "tokenizer"
         for old in (folder, complete):

@@ -1,8 +1,8 @@
 """The bytes of a file -> its text, in the encoding that the bytes themselves tell.
 
 `read_text` is how every text file is opened: decompressed, its encoding detected, decoded piece by piece.
-`detect` prefers UTF-8 wherever the bytes allow it, even with some bad bytes among them. Older encodings are
-told apart by the characters that are frequent in what people write in them, and failing that by
+`detect_encoding` prefers UTF-8 wherever the bytes allow it, even with some bad bytes among them. Older
+encodings are told apart by the characters that are frequent in what people write in them, and failing that by
 charset-normalizer. `Decoder` decides on the first bytes that are evidence, so neither a long English
 beginning nor one stray byte in it determines how the rest is read.
 """
@@ -31,7 +31,7 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 STATEFUL = frozenset({"utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "iso2022_jp_ext"})
-"""Encodings that `detect` may return and that cannot be decoded starting in the middle."""
+"""Encodings that `detect_encoding` may return and that cannot be decoded starting in the middle."""
 _NOT_FOR_FILES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
 _ASCII = bytes(range(128))
 _CONTROLS = bytes({*range(32), 127} - {*b"\t\n\v\f\r\b\x1a\x1b"})
@@ -116,7 +116,7 @@ def num_non_ascii(data: bytes) -> int:
     return 0 if data.isascii() else len(data.translate(None, _ASCII))
 
 
-def detect(sample: bytes) -> str:
+def detect_encoding(sample: bytes) -> str:
     """The encoding of the text that begins with `sample`; what is cut off at its end does not matter."""
     for bom, marked in _BOMS:
         if sample.startswith(bom):
@@ -296,13 +296,13 @@ class Decoder:
         return ""
 
     def _first_sample(self, sample: bytes) -> str:
-        self.encoding = detect(sample)
+        self.encoding = detect_encoding(sample)
         self._next_sample = self._later_sample
         return self._settled_or_alone(sample, self.encoding)
 
     def _later_sample(self, sample: bytes) -> str:
         try:
-            encoding = detect(sample)
+            encoding = detect_encoding(sample)
         except NotTextError:
             encoding = "utf-8"
         if not sample.isascii():

@@ -16,7 +16,7 @@ from electra.text.sources import Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class ReadProblem:
     """Why a file, or one row of it, could not be used."""
 
     file: str
@@ -51,13 +51,13 @@ class Reading:
 
     source: Source
     tally: Tally
-    quarantine: Callable[[Problem], None]
+    quarantine: Callable[[ReadProblem], None]
     exact: bool = False
     """Deliver text as it stands: a byte that is no character is a problem instead of U+FFFD."""
 
     def problem(self, reason: str, *, line: int | None = None, lost: int = 0) -> None:
         """Record what is wrong with the file or with one line of it."""
-        self.quarantine(Problem(file=self.source.name, reason=reason, line=line, bytes=lost))
+        self.quarantine(ReadProblem(file=self.source.name, reason=reason, line=line, bytes=lost))
 
     def bad_row(self, reason: str, *, line: int, lost: int = 0) -> None:
         """Record one row that cannot be used."""
@@ -68,8 +68,8 @@ class Reading:
 def strict_reading(source: Source) -> Reading:
     """A reading in which the first problem is an InputError."""
 
-    def refuse(problem: Problem) -> None:
-        raise InputError(describe(problem))
+    def refuse(problem: ReadProblem) -> None:
+        raise InputError(describe_problem(problem))
 
     return Reading(source=source, tally=Tally(), quarantine=refuse, exact=True)
 
@@ -86,7 +86,7 @@ class Quarantine:
         self._file = path.open("wb")
         self.num_problems = 0
         self.lost_bytes = 0
-        self.first: list[Problem] = []
+        self.first: list[ReadProblem] = []
 
     def __enter__(self) -> "Quarantine":
         return self
@@ -96,7 +96,7 @@ class Quarantine:
     ) -> None:
         self._file.close()
 
-    def __call__(self, problem: Problem) -> None:
+    def __call__(self, problem: ReadProblem) -> None:
         """Record one problem."""
         line = json.dumps(asdict(problem), ensure_ascii=False)
         # A file name may hold bytes that are no characters.
@@ -111,7 +111,7 @@ class Quarantine:
         bad = tally.replaced_bytes + self.lost_bytes
         share = bad / max(1, tally.text_bytes + self.lost_bytes)
         if share > max_bad_fraction:
-            examples = "".join(f"\n  {describe(problem)}" for problem in self.first)
+            examples = "".join(f"\n  {describe_problem(problem)}" for problem in self.first)
             raise InputError(
                 f"{share:.1%} of the input's bytes could not be read (problems: {self.num_problems}, "
                 f"replaced bytes: {tally.replaced_bytes}), more than max_bad_fraction "
@@ -119,7 +119,7 @@ class Quarantine:
             )
 
 
-def describe(problem: Problem) -> str:
+def describe_problem(problem: ReadProblem) -> str:
     """One line for a person."""
     place = f"{problem.file}:{problem.line}" if problem.line else problem.file
     return f"{place}: {problem.reason}".encode(errors="backslashreplace").decode()

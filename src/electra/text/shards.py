@@ -168,7 +168,7 @@ class ShardWriter:
 
     def __init__(self, settings: ShardSettings) -> None:
         self._settings = settings
-        self._tokenizer = tokenizers.load(settings.tokenizer)
+        self._tokenizer = tokenizers.load_tokenizer(settings.tokenizer)
 
     def write(self, block: Block) -> None:
         """Write the shard of a block, and its receipt last."""
@@ -183,7 +183,7 @@ class ShardWriter:
         )
         receipt = {
             "name": block.name,
-            "block": fingerprint(block, settings),
+            "block": shard_fingerprint(block, settings),
             "documents": len(block.documents),
             "rows": num_rows,
             "tokens": num_tokens,
@@ -293,7 +293,7 @@ def _write_in_parallel(
         pool.shutdown(cancel_futures=True)
 
 
-def fingerprint(block: Block, settings: ShardSettings) -> str:
+def shard_fingerprint(block: Block, settings: ShardSettings) -> str:
     """Everything that determines a shard's bytes."""
     facts = (settings.tokenizer_hash, settings.seq_length, settings.examples, settings.seed, block.hashes)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
@@ -301,7 +301,7 @@ def fingerprint(block: Block, settings: ShardSettings) -> str:
 
 def _is_finished(block: Block, settings: ShardSettings) -> bool:
     path = settings.receipts / f"{block.name}.json"
-    return path.exists() and bool(files.read_json(path)["block"] == fingerprint(block, settings))
+    return path.exists() and bool(files.read_json(path)["block"] == shard_fingerprint(block, settings))
 
 
 def _groups(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:

@@ -173,6 +173,6 @@ def join_words(words: Sequence[str]) -> tuple[str, list[Word]]:
     return " ".join(words), found
 
 
-def gaps(text: str) -> Iterator[Span]:
+def mask_gaps(text: str) -> Iterator[Span]:
     """The characters of each "[MASK]"."""
     return (match.span() for match in re.finditer(re.escape(MASK), text))

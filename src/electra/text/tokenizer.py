@@ -29,7 +29,7 @@ from electra.errors import InputError
 from electra.text import vocabulary
 from electra.text.vocabulary import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, TokenizerConfig
 
-__all__ = ["SPECIAL_TOKENS", "Encoded", "Located", "Tokenizer", "TokenizerConfig", "load", "train"]
+__all__ = ["SPECIAL_TOKENS", "Encoded", "Located", "Tokenizer", "TokenizerConfig", "load_tokenizer", "train"]
 
 WORD_STARTS = {"Metaspace": "▁", "ByteLevel": "Ġ"}
 
@@ -253,7 +253,7 @@ def train(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     return Tokenizer(vocabulary.learn(texts, config))
 
 
-def load(path: str | Path) -> Tokenizer:
+def load_tokenizer(path: str | Path) -> Tokenizer:
     """Read a tokenizer from a folder, a tokenizer.json or a vocab.txt."""
     return Tokenizer(read_tokenizer(Path(path)))
 
@@ -346,7 +346,7 @@ def read_vocabulary(path: Path) -> tokenizers.Tokenizer:
     """Read a WordPiece vocabulary with one entry per line, whose ids are the line numbers from 0."""
     entries = read_entries(path)
     check_special_tokens(path, entries)
-    settings = read_settings(path.with_name(SETTINGS_FILE))
+    settings = read_cleaning_settings(path.with_name(SETTINGS_FILE))
     plain = [
         entry.removeprefix(CONTINUATION) for entry in entries if not (entry[0] == "[" and entry[-1] == "]")
     ]
@@ -385,7 +385,7 @@ def read_entries(path: Path) -> dict[str, int]:
     return entries
 
 
-def read_settings(path: Path) -> dict[str, bool]:
+def read_cleaning_settings(path: Path) -> dict[str, bool]:
     """What a tokenizer_config.json says about cleaning text; null and missing keys say nothing."""
     content = files.read_json(path) if path.is_file() else {}
     if not isinstance(content, dict):

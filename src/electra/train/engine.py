@@ -176,7 +176,7 @@ class Engine:
                 facts,
                 settings.resume,
                 free_keys=free_keys,
-                defaults=plain(configs.to_dict(type(settings)())),
+                defaults=json_values(configs.to_dict(type(settings)())),
             ),
             on_start=describe if self.world.writes else lambda: None,
             peak=peak * self.world.size,
@@ -273,8 +273,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value
 
 
-def plain(value: Any) -> Any:
+def json_values(value: Any) -> Any:
     """A config as JSON can hold it: infinite numbers become strings."""
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: json_values(item) for key, item in value.items()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -287,7 +287,7 @@ def _identity(folder: Path) -> str:
     return str(files.read_json(path)["id"])
 
 
-def shown(metrics: Mapping[str, float], headlines: Mapping[str, str]) -> str:
+def headline(metrics: Mapping[str, float], headlines: Mapping[str, str]) -> str:
     """The loss and the headline metrics on one line, by their short names."""
     names = {"loss": "loss", **headlines}
     return "  ".join(f"{label} {metrics[name]:.3f}" for name, label in names.items() if name in metrics)

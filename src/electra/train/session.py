@@ -16,7 +16,7 @@ from electra.train.checkpoint import Checkpoint, CheckpointConfig, CheckpointSto
 from electra.train.devices import autocast
 from electra.train.distributed import World
 from electra.train.health import HealthConfig, Verdict
-from electra.train.log import RunLog, TrackerName, Trackers, shown
+from electra.train.log import RunLog, TrackerName, Trackers, headline
 from electra.train.loop import LoopConfig, Problem, Step, Sums, training_steps
 from electra.train.schedule import unfinished_warmup
 from electra.train.signals import Request, Requests
@@ -192,7 +192,7 @@ class Session:
         )
         state, share = self.state, f"  {mfu:.0%} of peak" if mfu else ""
         left = self.loop.budget.seconds_left(steps=state.step, seconds=state.seconds, tokens=state.tokens)
-        values = shown({"loss": step.loss, **metrics}, self.problem.headlines)
+        values = headline({"loss": step.loss, **metrics}, self.problem.headlines)
         self.line.show(
             f"step {state.step:,}  {values}  {speed:,.0f} tokens/s{share}  ETA {clock(left)}",
             done=min(1.0, self._progress()),
@@ -226,7 +226,7 @@ class Session:
         if self.world.writes:
             self.run_log.measured("valid", {**self._place(), "metrics": metrics})
             self.run_log.sampled(samples, step=state.step)
-            values = shown(metrics, self.problem.headlines)
+            values = headline(metrics, self.problem.headlines)
             self.line.say(f"held out after step {state.step:,}: {values}")
         if illness := self.problem.diagnose(metrics, step=state.step, progress=self._progress()):
             self._event("collapse", illness)

@@ -18,7 +18,7 @@ from electra.tasks.families.choice import MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
-from electra.tasks.inference import predict
+from electra.tasks.inference import predict_examples
 from electra.tasks.model import TaskModel
 
 REVIEWS = [
@@ -223,7 +223,7 @@ def test_every_kind_is_read_learned_and_scored(tmp_path, kind, tiny_encoder, tok
     assert sum(sizes(task).values()) == len(rows)
     model = TaskModel(tiny_encoder, {"mine": task.family})
     dev = task.examples("dev")
-    predictions = predict(model, "mine", dev, tokenizer, max_length=32)
+    predictions = predict_examples(model, "mine", dev, tokenizer, max_length=32)
     assert next(iter(task.family.scores(dev, predictions))) == main_score
     targets = [row.targets for row in task.family.rows(task.examples("train"), tokenizer, max_length=32)]
     assert all(targets) or kind == "contrastive"
@@ -239,7 +239,7 @@ def test_every_kind_is_read_learned_and_scored(tmp_path, kind, tiny_encoder, tok
         family=task.family,
         main_score=main_score,
     )
-    assert len(predict(model, "mine", later.examples("test"), tokenizer, max_length=32)) == len(rows)
+    assert len(predict_examples(model, "mine", later.examples("test"), tokenizer, max_length=32)) == len(rows)
     assert later.unlabelled == (frozenset() if kind == "contrastive" else {"test"})
 
 

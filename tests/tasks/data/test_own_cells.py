@@ -3,7 +3,7 @@ import math
 import pytest
 
 from electra.errors import InputError
-from electra.tasks.data.columns import Cells, are_decimal, in_order, listed
+from electra.tasks.data.columns import Cells, are_decimal, in_order, quoted
 
 
 def cell(value):
@@ -103,4 +103,4 @@ def test_decimal_names():
 
 
 def test_long_lists_are_cut():
-    assert listed([str(number) for number in range(25)]).endswith("'19' and 5 more")
+    assert quoted([str(number) for number in range(25)]).endswith("'19' and 5 more")

@@ -12,7 +12,7 @@ from electra.model.sizes import EncoderConfig
 from electra.tasks.batches import collate
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.family import TaskRow, TextExample
-from electra.tasks.inference import predict
+from electra.tasks.inference import predict_examples
 from electra.tasks.model import TaskModel
 from original_heads import TASK_HEADS
 
@@ -210,9 +210,9 @@ def test_predictions_of_a_model_are_in_the_order_of_the_examples(tokenizer, tiny
     family = Classification(("bad", "good"))
     model = TaskModel(tiny_encoder, {"task": family})
     examples = make_opinions(6)
-    together = predict(model, "task", examples, tokenizer, max_length=32)
+    together = predict_examples(model, "task", examples, tokenizer, max_length=32)
     for example, prediction in zip(examples, together, strict=True):
-        (alone,) = predict(model, "task", [example], tokenizer, max_length=32)
+        (alone,) = predict_examples(model, "task", [example], tokenizer, max_length=32)
         assert alone["probabilities"] == pytest.approx(prediction["probabilities"], abs=1e-5)
 
 

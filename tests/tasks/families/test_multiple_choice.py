@@ -7,7 +7,7 @@ import torch
 from electra.errors import InputError
 from electra.tasks.batches import collate
 from electra.tasks.families.choice import ChoiceExample, MultipleChoice
-from electra.tasks.inference import predict
+from electra.tasks.inference import predict_examples
 from electra.tasks.model import TaskModel
 
 pytestmark = pytest.mark.numeric
@@ -75,9 +75,9 @@ def test_a_model_chooses(tokenizer, tiny_encoder):
     family = MultipleChoice()
     model = TaskModel(tiny_encoder, {"choice": family})
     examples = [*QUESTIONS, question(3, *GOOD_AND_BAD)]
-    together = predict(model, "choice", examples, tokenizer, max_length=16)
+    together = predict_examples(model, "choice", examples, tokenizer, max_length=16)
     for example, prediction in zip(examples, together, strict=True):
-        (alone,) = predict(model, "choice", [example], tokenizer, max_length=16)
+        (alone,) = predict_examples(model, "choice", [example], tokenizer, max_length=16)
         assert len(prediction["probabilities"]) == len(example.choices)
         assert alone["probabilities"] == pytest.approx(prediction["probabilities"], abs=1e-5)
 

@@ -322,7 +322,7 @@ def published():
     config = names.from_transformers_config(json.loads((folder / "config.json").read_text()))
     encoder = Encoder(config).eval()
     encoder.load_state_dict(names.encoder_from_transformers(load_file(folder / "model.safetensors")))
-    return encoder, tokenizers.load(folder)
+    return encoder, tokenizers.load_tokenizer(folder)
 
 
 def embed(encoder, rows, family, *, batch_size):

@@ -7,10 +7,10 @@ from electra.model.heads import SPAN_HIDDEN_SIZE, JointSpanHead, SpanBeam, SpanH
 from electra.model.sizes import EncoderConfig
 from electra.tasks.families import answering
 from electra.tasks.families.answering import (
+    AnswerLimits,
     Candidates,
-    Limits,
+    Excerpt,
     Span,
-    Window,
     as_prediction,
     best_answers,
     plain_beam,
@@ -23,7 +23,7 @@ TINY = EncoderConfig.preset("tiny", hidden_size=16)
 
 
 def window(first=2, offsets=OFFSETS, is_best=None):
-    return Window(
+    return Excerpt(
         first=first,
         offsets_T2=offsets,
         is_best_T=np.ones(len(offsets), bool) if is_best is None else np.array(is_best),
@@ -126,10 +126,10 @@ def test_plain_spans_are_all_pairs_of_best_starts_and_ends():
 def test_chunks_of_rows_bound_the_joint_head_and_change_nothing(monkeypatch):
     torch.manual_seed(4)
     head, hidden, mask = JointSpanHead(TINY), torch.randn(5, 8, 16), torch.ones(5, 8)
-    limits = Limits(beam_size=4)
-    (whole,) = answering.spans(head, hidden, mask, limits)
+    limits = AnswerLimits(beam_size=4)
+    (whole,) = answering.candidate_spans(head, hidden, mask, limits)
     monkeypatch.setattr(answering, "NUMBERS_PER_CHUNK", 2 * 4 * 8 * SPAN_HIDDEN_SIZE)
-    chunks = list(answering.spans(head, hidden, mask, limits))
+    chunks = list(answering.candidate_spans(head, hidden, mask, limits))
     assert [len(chunk.start_index_BK) for chunk in chunks] == [2, 2, 1]
     for name in SpanBeam._fields:
         together = torch.cat([getattr(chunk, name) for chunk in chunks])
@@ -138,4 +138,4 @@ def test_chunks_of_rows_bound_the_joint_head_and_change_nothing(monkeypatch):
 
 def test_limits_are_positive():
     with pytest.raises(InputError, match="beam_size is 0, expected at least 1"):
-        Limits(beam_size=0)
+        AnswerLimits(beam_size=0)

@@ -13,7 +13,7 @@ from electra.tasks.batches import collate
 from electra.tasks.data.squad import Answer, AnswerExample, QuestionAnswering, load_squad
 from electra.tasks.families.answering import answer_tokens, characters
 from electra.tasks.families.family import TaskRow
-from electra.text.tokenizer import Tokenizer, load
+from electra.text.tokenizer import Tokenizer, load_tokenizer
 from original_heads import TASK_HEADS
 
 pytestmark = pytest.mark.numeric
@@ -42,7 +42,7 @@ def dump(shared: Path):
 
 @pytest.fixture(scope="module")
 def tokenizer(shared: Path) -> Tokenizer:
-    return load(shared / "oracles/vocab/bert-base-uncased.vocab.txt")
+    return load_tokenizer(shared / "oracles/vocab/bert-base-uncased.vocab.txt")
 
 
 class Case:

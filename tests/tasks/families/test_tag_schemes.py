@@ -8,7 +8,7 @@ from electra.tasks.families.tagging import (
     Chunk,
     chunks,
     convert,
-    detect,
+    detect_scheme,
     marks_chunks,
     split_tag,
     violations,
@@ -90,7 +90,7 @@ def test_violations_are_named_by_word(tags, scheme, words):
     ],
 )
 def test_the_scheme_is_found(sentences, scheme):
-    assert detect([tags.split() for tags in sentences]) == scheme
+    assert detect_scheme([tags.split() for tags in sentences]) == scheme
 
 
 def test_types_may_hold_hyphens():

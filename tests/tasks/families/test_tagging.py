@@ -187,7 +187,7 @@ def oracle(shared):
 
 def test_rows_as_the_authors(oracle, shared):
     facts, _ = oracle
-    bert = tokenizers.load(shared / "oracles/vocab/bert-base-uncased.vocab.txt")
+    bert = tokenizers.load_tokenizer(shared / "oracles/vocab/bert-base-uncased.vocab.txt")
     family = Tagging(tuple(facts["label_mapping"]), "entities")
     tags = [family.tags[number] for number in facts["labels"]]
     (row,) = family.rows([example(facts["words"], " ".join(tags))], bert, max_length=128)

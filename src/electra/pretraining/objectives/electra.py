@@ -28,7 +28,7 @@ from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
 from electra.pretraining.metrics import Sums, detection_sums, mean
 from electra.pretraining.networks import FixedGenerator, Generator, TwoTowers, build_networks
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
-from electra.pretraining.sampling import Corrupted, corrupt, draw, sample
+from electra.pretraining.sampling import Corrupted, corrupt, draw_tokens, sample
 
 Reduce = Callable[..., tuple[Tensor, ...]]
 """`reduce(function, *columns_P)`: what the function makes of the logits (C, V) and columns of all chunks."""
@@ -95,7 +95,7 @@ def _judge(
     with torch.no_grad():
         entropy_C = judged.log_normaliser_C - torch.linalg.vecdot(judged.probs_CV, logits_CV.float())
         if config.draws_as_is:
-            sampled_C = draw(judged.probs_CV, uniform_C)
+            sampled_C = draw_tokens(judged.probs_CV, uniform_C)
         else:
             sampled_C = sample(
                 logits_CV,

@@ -1,6 +1,6 @@
 """A task file, or keys of the command line -> what the columns of a table mean, and its cells, checked.
 
-Each family has a `Reader` of its own, which makes examples of rows:
+Each family has a `RowReader` of its own, which makes examples of rows:
 
 reader.names(cells)                         # the classes of a row, as they are written
 reader.example(cells, id, classes=classes)  # with their numbers; without `classes` nothing is known of it
@@ -142,7 +142,7 @@ class Cells:
         """The value in a column; a missing column is an error."""
         if column not in self.row:
             raise InputError(
-                f"{self.where}: no column {column!r}, only {listed(self.row)}{did_you_mean(column, self.row)}"
+                f"{self.where}: no column {column!r}, only {quoted(self.row)}{did_you_mean(column, self.row)}"
             )
         value = self.row[column]
         # pandas stores what is missing as NaN.
@@ -221,7 +221,7 @@ def _bare(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
 
-def listed(names: Collection[str]) -> str:
+def quoted(names: Collection[str]) -> str:
     """Names for a message, not more than a person reads."""
     return show.listed([repr(name) for name in names], most=_SHOWN)
 
@@ -251,7 +251,7 @@ ClassCount = Literal["none", "one", "several"]
 """How many named classes an example has."""
 
 
-class Reader(ABC):
+class RowReader(ABC):
     """What the columns mean for one kind of task; each family has its own."""
 
     classes: ClassVar[ClassCount] = "none"

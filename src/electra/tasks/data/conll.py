@@ -33,7 +33,7 @@ NUM_TREEBANK_COLUMNS = 10
 UNKNOWN = "_"
 
 
-class Word(NamedTuple):
+class TaggedWord(NamedTuple):
     """A line that holds a word; no tag if there is no column for it."""
 
     line: int
@@ -45,7 +45,7 @@ class Sentence(NamedTuple):
     """Words that stand together, with their id if the file gives one."""
 
     id: str
-    words: list[Word]
+    words: list[TaggedWord]
 
 
 def load_conll(
@@ -110,7 +110,7 @@ def _is_named(path: Path, words: Sequence[str], endings: Sequence[str]) -> bool:
 def read_columns(path: Path, *, word_column: int, tag_column: int) -> Iterator[Sentence]:
     """The sentences of a column file."""
     width = _num_columns(path)
-    words: list[Word] = []
+    words: list[TaggedWord] = []
     for number, line in read_lines(path):
         columns = _columns(line)
         if not columns or columns[0] == DOCUMENT_START:
@@ -123,13 +123,13 @@ def read_columns(path: Path, *, word_column: int, tag_column: int) -> Iterator[S
             )
         text, tag = columns[word_column], columns[tag_column] if tag_column < width else None
         _check_filled(path, number, text, tag)
-        words.append(Word(number, text, tag))
+        words.append(TaggedWord(number, text, tag))
     yield from _finished(words)
 
 
 def read_treebank(path: Path, *, column: TreebankColumn) -> Iterator[Sentence]:
     """The sentences of a CoNLL-U file; multiword ranges (1-2) and empty nodes (1.1) are no words."""
-    words: list[Word] = []
+    words: list[TaggedWord] = []
     sentence_id = ""
     for number, line in chain(read_lines(path), [(0, "")]):
         if not line.strip():
@@ -148,7 +148,7 @@ def read_treebank(path: Path, *, column: TreebankColumn) -> Iterator[Sentence]:
             if columns[0].isdigit():
                 text, tag = columns[1], columns[TREEBANK_COLUMNS[column]]
                 _check_filled(path, number, text, tag)
-                words.append(Word(number, text, tag))
+                words.append(TaggedWord(number, text, tag))
 
 
 def _columns(line: str) -> list[str]:
@@ -173,7 +173,7 @@ def _check_filled(path: Path, number: int, text: str, tag: str | None) -> None:
             raise InputError(f"{path}:{number}: the {name} is empty: fill it in or remove the line")
 
 
-def _finished(words: list[Word], sentence_id: str = "") -> Iterable[Sentence]:
+def _finished(words: list[TaggedWord], sentence_id: str = "") -> Iterable[Sentence]:
     return [Sentence(sentence_id or str(words[0].line), words)] if words else []
 
 

@@ -22,10 +22,10 @@ from electra.tasks.data.columns import (
     Cells,
     Classes,
     OwnTaskConfig,
-    Reader,
+    RowReader,
     are_decimal,
     in_order,
-    listed,
+    quoted,
     read_task_file,
 )
 from electra.tasks.families.family import Family, Splits
@@ -65,7 +65,7 @@ def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
         raise InputError(
             f"{path}: no table to train on, expected one with 'train' in its name and one of "
             f"{' '.join(SUFFIXES)} (also with {' '.join(COMPRESSIONS)}) at its end; there are "
-            f"{listed(_names_in(path)) or 'no files'}: name the file in train"
+            f"{quoted(_names_in(path)) or 'no files'}: name the file in train"
         )
     return {split: found[split] for split in given if split in found}
 
@@ -77,7 +77,7 @@ def _by_name(split: str, tables: list[Path]) -> Path | None:
     exact = [table for table in found if _stem(table) in _NAMES[split]]
     chosen = exact or found
     if len(chosen) > 1:
-        names = listed([table.name for table in chosen])
+        names = quoted([table.name for table in chosen])
         raise InputError(f"{tables[0].parent}: several tables for {split}: {names}; name one in {split}")
     return chosen[0] if chosen else None
 
@@ -90,7 +90,7 @@ def _named(folder: Path, split: str, name: str) -> Path:
     if not (folder / name).is_file():
         names = _names_in(folder)
         raise InputError(
-            f"{split} is {name!r}: no such file in {folder}, only {listed(names)}{did_you_mean(name, names)}"
+            f"{split} is {name!r}: no such file in {folder}, only {quoted(names)}{did_you_mean(name, names)}"
         )
     return folder / name
 
@@ -108,7 +108,7 @@ class Table:
     """The rows of one file, except those without text."""
 
     path: Path
-    reader: Reader
+    reader: RowReader
     rows: Sequence[Cells]
     skipped: Sequence[int]
     """Lines without text."""
@@ -272,7 +272,7 @@ def _check_labels(table: Table, counts: Counter[str]) -> None:
         )
     if reader.classes != "none" and len(counts) < 2:
         raise InputError(
-            f"{table.path}: {listed(counts)} is the only label of all {len(table.rows)} examples, expected "
+            f"{table.path}: {quoted(counts)} is the only label of all {len(table.rows)} examples, expected "
             "two or more to tell apart"
         )
 
@@ -343,7 +343,7 @@ def load_own_file(
     )
 
 
-def _with_dev(reader: Reader, splits: Splits, seed: int) -> tuple[Splits, str]:
+def _with_dev(reader: RowReader, splits: Splits, seed: int) -> tuple[Splits, str]:
     """The splits with a part of train as dev, and a note about it."""
     by_class = reader.classes == "one"
     train, dev = held_out(

@@ -36,7 +36,7 @@ from electra import files
 from electra.errors import InputError
 from electra.model.heads import SPAN_HIDDEN_SIZE, JointSpanHead, SpanBeam, SpanHead, UnanswerableHead
 from electra.model.sizes import EncoderConfig
-from electra.tasks.data.columns import MISSING, Cells, Classes, OwnTaskConfig, Reader
+from electra.tasks.data.columns import MISSING, Cells, Classes, OwnTaskConfig, RowReader
 from electra.tasks.families.family import (
     Ability,
     Card,
@@ -90,7 +90,7 @@ class AnswerExample(Example):
         return next((answer for answer in self.answers if answer.start is not None), None)
 
 
-class AnswerReader(Reader):
+class AnswerReader(RowReader):
     """A question, a text, and the answers that stand in the text."""
 
     @property
@@ -285,7 +285,7 @@ class WindowSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Excerpt:
     """The part of a text that a row shows: what leads a position in the row back to characters."""
 
     first: int
@@ -337,7 +337,7 @@ def window_rows(
                     example=number,
                     unit=len(rows),
                     targets=targets,
-                    origin=Window(
+                    origin=Excerpt(
                         first=len(opening),
                         offsets_T2=text.offsets_T2[cut.start : cut.stop],
                         is_best_T=cut.is_judged(),
@@ -397,7 +397,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class AnswerLimits:
     """How many answers are considered, and how long they may be."""
 
     max_answer_length: int = 30
@@ -413,8 +413,8 @@ class Limits:
                 raise InputError(f"{name} is {value}, expected at least 1")
 
 
-def spans(
-    head: SpanHead | JointSpanHead, hidden_BLD: Tensor, answer_mask_BL: Tensor, limits: Limits
+def candidate_spans(
+    head: SpanHead | JointSpanHead, hidden_BLD: Tensor, answer_mask_BL: Tensor, limits: AnswerLimits
 ) -> Iterator[SpanBeam]:
     """The spans that each row is most in favour of, some rows at a time: those of the joint head are wide."""
     num_rows, length, _ = hidden_BLD.shape
@@ -439,7 +439,7 @@ def plain_beam(head: SpanHead, hidden_BLD: Tensor, answer_mask_BL: Tensor, *, si
     )
 
 
-def possible(beam: SpanBeam, windows: Sequence[Window], *, max_answer_length: int) -> Iterator[Candidates]:
+def possible(beam: SpanBeam, windows: Sequence[Excerpt], *, max_answer_length: int) -> Iterator[Candidates]:
     """Of each row the spans that lie in its text, in order, not too long, and start where it sees most."""
     arrays = [tensor.detach().cpu().numpy() for tensor in beam]
     for window, start_logit_K, start_K, end_logit_KK, end_KK in zip(windows, *arrays, strict=True):
@@ -454,7 +454,7 @@ def possible(beam: SpanBeam, windows: Sequence[Window], *, max_answer_length: in
 
 
 def best_answers(
-    context: str, windows: Sequence[Window], found: Sequence[Candidates], *, n_best_size: int
+    context: str, windows: Sequence[Excerpt], found: Sequence[Candidates], *, n_best_size: int
 ) -> list[Span]:
     """The best answers of all windows, each text once; none if no window has a candidate."""
     numbered = [(number, at) for number, row in enumerate(found) for at in range(len(row.start_N))]
@@ -604,7 +604,7 @@ class QuestionAnswering(Family[AnswerExample]):
         self.span_kind = head
         self.answerability = answerability
         self.sizes = WindowSizes(max_query_length=max_query_length, doc_stride=doc_stride)
-        self.limits = Limits(
+        self.limits = AnswerLimits(
             max_answer_length=max_answer_length, beam_size=beam_size, n_best_size=n_best_size
         )
         self.null_threshold = null_threshold
@@ -669,7 +669,7 @@ class QuestionAnswering(Family[AnswerExample]):
         answer_mask_BL = answer_mask(batch)
         windows = [row.origin for row in batch.rows]
         found: list[Candidates] = []
-        for beam in spans(head.span, hidden_BLD, answer_mask_BL, self.limits):
+        for beam in candidate_spans(head.span, hidden_BLD, answer_mask_BL, self.limits):
             chunk = windows[len(found) : len(found) + len(beam.start_index_BK)]
             found += possible(beam, chunk, max_answer_length=self.limits.max_answer_length)
         if head.unanswerable is None:

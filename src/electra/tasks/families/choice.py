@@ -17,7 +17,7 @@ from electra.errors import InputError
 from electra.model.encoder import Positions
 from electra.model.heads import RegressionHead
 from electra.model.sizes import EncoderConfig
-from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig, Reader, listed
+from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig, RowReader, quoted
 from electra.tasks.families import scores
 from electra.tasks.families.family import (
     Ability,
@@ -53,7 +53,7 @@ class ChoiceExample(Example):
     """Position of the right choice; None if it is not known."""
 
 
-class ChoiceReader(Reader):
+class ChoiceReader(RowReader):
     """A prompt, choices, and which of them is right."""
 
     @property
@@ -90,7 +90,7 @@ class ChoiceReader(Reader):
             problem = "could mean several choices" if found else "names no choice"
             raise InputError(
                 f"{cells.where}: {self.label_column!r} is {name!r}, which {problem}; expected a number from "
-                f"0 to {len(choices) - 1}, a letter from A, a column or the text of one of {listed(choices)}"
+                f"0 to {len(choices) - 1}, a letter from A, a column or the text of one of {quoted(choices)}"
             )
         return found.pop()
 
@@ -206,7 +206,7 @@ class MultipleChoice(Family[ChoiceExample]):
         logits = np.array(outputs, np.float32)
         by_question = [logits[question] for question in questions_of(rows)]
         check_finite(examples, by_question)
-        return [as_prediction(logits_C) for logits_C in by_question]
+        return [choice_prediction(logits_C) for logits_C in by_question]
 
     def scores(
         self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]
@@ -249,7 +249,7 @@ class MultipleChoice(Family[ChoiceExample]):
         for number, of_question in enumerate(choices):
             logits_C = np.array([next(logits) for _ in of_question])
             check_finite([Example(id=str(number), where=f"questions[{number}]")], [logits_C])
-            said = as_prediction(logits_C)
+            said = choice_prediction(logits_C)
             found.append(
                 Chosen(
                     choice=said["choice"],
@@ -289,7 +289,7 @@ def questions_of(rows: Sequence[TaskRow]) -> list[slice]:
     return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True)]
 
 
-def as_prediction(logits_C: NDArray[Any]) -> Prediction:
+def choice_prediction(logits_C: NDArray[Any]) -> Prediction:
     """The most probable choice, and the probability of each."""
     share_C = np.exp(logits_C - logits_C.max(), dtype=np.float64)
     share_C /= share_C.sum()

@@ -22,7 +22,7 @@ from electra.model.encoder import Positions
 from electra.model.heads import ClassificationHead, RegressionHead
 from electra.model.sizes import EncoderConfig
 from electra.show import did_you_mean
-from electra.tasks.data.columns import Cells, ClassCount, Classes, OwnTaskConfig, Reader, listed
+from electra.tasks.data.columns import Cells, ClassCount, Classes, OwnTaskConfig, RowReader, quoted
 from electra.tasks.families import scores
 from electra.tasks.families.family import (
     Ability,
@@ -53,7 +53,7 @@ THRESHOLD = 0.5
 """Of several labels, those with at least this probability are predicted."""
 
 
-class TextReader(Reader):
+class TextReader(RowReader):
     """One text or a pair, and its class."""
 
     classes: ClassVar[ClassCount] = "one"
@@ -76,7 +76,7 @@ class TextReader(Reader):
         if name not in classes:
             raise InputError(
                 f"{cells.where}: {self.label_column!r} is {name!r}, which is not among the labels to learn: "
-                f"{listed(classes)}{did_you_mean(name, classes)}"
+                f"{quoted(classes)}{did_you_mean(name, classes)}"
             )
         return classes[name]
 

@@ -40,7 +40,7 @@ from electra.text.windows import Window, windows
 
 if TYPE_CHECKING:
     # `columns` reads examples, which are defined here.
-    from electra.tasks.data.columns import OwnTaskConfig, Reader
+    from electra.tasks.data.columns import OwnTaskConfig, RowReader
 
 Pooling = Literal["mean", "cls", "max"]
 """How the hidden states of a text become one vector."""
@@ -227,7 +227,7 @@ class Family(ABC, Generic[ExampleT]):
     """In the folder of a fine-tuned model."""
     kind: ClassVar[str]
     """In --own.kind."""
-    reader: ClassVar["type[Reader]"]
+    reader: ClassVar["type[RowReader]"]
     """Row of a table -> example."""
     ability: ClassVar[Ability | None] = None
     """None: models of this family are used with `electra predict` only."""

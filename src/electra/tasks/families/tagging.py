@@ -40,7 +40,7 @@ from torch.nn import functional
 from electra.errors import InputError
 from electra.model.heads import TaggingHead, gather_positions
 from electra.model.sizes import EncoderConfig
-from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig, Reader
+from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig, RowReader
 from electra.tasks.families.family import (
     Ability,
     Card,
@@ -148,7 +148,7 @@ def violations(tags: Sequence[str], *, scheme: Scheme) -> list[int]:
     return [index for index, (tag, expected) in enumerate(zip(tags, proper, strict=True)) if tag != expected]
 
 
-def detect(sentences: Sequence[Sequence[str]]) -> Scheme:
+def detect_scheme(sentences: Sequence[Sequence[str]]) -> Scheme:
     """The scheme with the fewest violations; IOB2 if nothing tells them apart."""
     counts: dict[Scheme, int] = {}
     for scheme in get_args(Scheme):
@@ -234,7 +234,7 @@ class JudgedWords(NamedTuple):
     positions: NDArray[np.int64]
 
 
-class TagReader(Reader):
+class TagReader(RowReader):
     """Words, and a tag for each. What the tags mean is found out from all of them together."""
 
     @property
@@ -624,7 +624,7 @@ def understand_tags(splits: Sentences, *, scheme: TagKind | None = None) -> Tagg
     read = {name: list(examples) for name, examples in splits.items()}
     if scheme == "entities":
         _check_tags(splits)
-        style = detect([example.tags for example in learned if example.tags])
+        style = detect_scheme([example.tags for example in learned if example.tags])
         notes += [f"chunks are marked in {SCHEME_NAMES[style]}", *_broken(splits, style)]
         read = {name: [_in_iob2(example) for example in examples] for name, examples in read.items()}
     family = Tagging.learn(learned, scheme=scheme)
