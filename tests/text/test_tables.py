@@ -512,6 +512,16 @@ def test_a_local_dataset_streams_its_rows(tmp_path):
     assert rows_of_dataset(name) == ([(n + 1, {"text": f"row {n}"}) for n in range(5)], [])
 
 
+def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(tmp_path, monkeypatch):
+    def refuse(*names, **options):
+        raise PermissionError(13, "Permission denied", "/home/nobody/.cache")
+
+    monkeypatch.setattr("datasets.load_dataset", refuse)
+    reading, _ = reading_of(Source(path=dataset(tmp_path / "data", '{"text": "a"}'), format="hf"))
+    with pytest.raises(InputError, match=r"/home/nobody/\.cache.*HF_HOME"):
+        read_table(reading, text_column="text")
+
+
 def test_a_dataset_without_the_field_is_refused_at_once(tmp_path):
     reading, _ = reading_of(Source(path=dataset(tmp_path / "data", '{"body": "a"}'), format="hf"))
     with pytest.raises(InputError, match=r"'text'.*'body'"):

@@ -460,10 +460,11 @@ def open_dataset(text_column: str, reading: Reading) -> Iterator[NumberedRow]:
         dataset = datasets.load_dataset(name, config, split=split, streaming=True)
     # The client passes on whatever its network library raises; the way out is the same for all of it.
     except Exception as error:
-        raise InputError(
-            f"{reading.source.name} cannot be opened: {_short(error)} (expected hf:NAME[:CONFIG][@SPLIT], "
-            "the name of a dataset on huggingface.co, which must be reachable, or a local folder)"
-        ) from error
+        way_out = "expected hf:NAME[:CONFIG][@SPLIT], the name of a dataset on huggingface.co, which must be "
+        way_out += "reachable, or a local folder"
+        if isinstance(error, PermissionError):
+            way_out = f"{error.filename or 'its cache'} cannot be written: set HF_HOME to a folder that can"
+        raise InputError(f"{reading.source.name} cannot be opened: {_short(error)} ({way_out})") from error
     if dataset.column_names is not None:
         if text_column not in dataset.column_names:
             raise InputError(f"{reading.source.name}: {missing_field(dataset.column_names, text_column)}")
