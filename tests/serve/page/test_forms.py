@@ -73,7 +73,7 @@ def test_tag_names_words(visit):
 
 def test_answer(visit):
     page = visit("answer", abilities=["answer"])
-    page.get_by_label("Question").fill("When?")
+    page.get_by_label("Question", exact=True).fill("When?")
     page.get_by_label("Text to search").fill("🙂 It was in 1902.")
     page.keyboard.press("Control+Enter")
     expect(page.locator("#answer-result .headline")).to_have_text("1902")
