@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Twice quiet: errors, but not a warning for each package that pip would have liked otherwise.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq install --constraint constraints.txt
 
-.PHONY: help demo test test-processors quick check format clean
+.PHONY: help demo quick test test-all test-long test-processors check format clean
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -14,14 +14,19 @@ help:  ## list these commands
 demo: $(VENV)/.installed  ## the whole path on the text every Python installation carries
 	@$(BIN)/electra demo
 
-test: $(VENV)/.installed-dev  ## all tests
-	@$(BIN)/python -m pytest -n 2
+quick: $(VENV)/.installed-dev  ## the tests of a second or less, of every room: about two minutes
+	@$(BIN)/python -m pytest -n 2 -m "not slow and not long"
+
+test: $(VENV)/.installed-dev  ## the tests but for a few long ones: about ten minutes
+	@$(BIN)/python -m pytest -n 2 -m "not long"
+
+test-long: $(VENV)/.installed-dev  ## those few, each of which says why it is long
+	@$(BIN)/python -m pytest -n 2 -m long
 
 test-processors: $(VENV)/.installed-dev  ## the numerical tests as other processors would compute
 	@$(BIN)/python .ci/processors.py
 
-quick: $(VENV)/.installed-dev  ## the tests that take seconds
-	@$(BIN)/python -m pytest -n 2 -m "not slow"
+test-all: test test-long test-processors  ## what CI runs
 
 check: $(VENV)/.installed-dev  ## format, lint, types
 	@$(BIN)/ruff format --check .

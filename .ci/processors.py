@@ -70,7 +70,7 @@ def run(setting: Setting, arguments: list[str]) -> int:
     stated = " ".join(f"{name}={value}" for name, value in environment.items())
     print(f"== {setting.name}: {stated}", flush=True)
     begun = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-m", "numeric", *arguments]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-m", "numeric and not long", *arguments]
     code = subprocess.run(command, env={**os.environ, **environment}, check=False).returncode
     print(
         f"== {setting.name}: {'failed' if code else 'passed'} in {time.monotonic() - begun:.0f} s", flush=True

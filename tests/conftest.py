@@ -53,6 +53,14 @@ def pytest_report_header() -> list[str]:
     ]
 
 
+def pytest_collection_modifyitems(items) -> None:
+    """A test that `make test` leaves out says why it has to be long."""
+    for item in items:
+        mark = item.get_closest_marker("long")
+        if mark is not None and not mark.kwargs.get("reason"):
+            raise pytest.UsageError(f"{item.nodeid}: say pytest.mark.long(reason=...)")
+
+
 # An example may take as long as a busy machine needs: a time is for benchmarks, not for tests.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")

@@ -212,7 +212,7 @@ def test_the_documented_packages_are_not_imported(source: DocumentedPackage) -> 
     assert result.stdout.strip() == "[]"
 
 
-@pytest.mark.slow
+@pytest.mark.long(reason="reads every docstring of this installation, twice")
 def test_this_installation_holds_ten_megabytes_of_distinct_prose() -> None:
     found = list(passages(workers=2))
     assert found == list(passages(workers=1))

@@ -26,8 +26,14 @@ def corpus(tmp_path):
     return path
 
 
+MANY_CONTESTANTS = pytest.mark.long(reason="a process for each of many contestants")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("what", TINY)
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=[MANY_CONTESTANTS] * (what in ("serve", "finetune"))) for what in TINY],
+)
 def test_the_command_runs_all_contestants_and_writes_what_it_measured(what, corpus, tmp_path, capsys):
     sizes = [f"--{what}.{value}" for value in [*TINY[what], "repeats=1"]]
     more = ["--prepare.corpus", str(corpus)] if what == "prepare" else []

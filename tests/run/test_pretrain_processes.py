@@ -70,7 +70,9 @@ def finish(processes, code=cli.OK):
 @pytest.mark.parametrize(
     ("objective", "sizes", "precision"),
     [
-        ("electra", (1, 2, 4), "fp32"),
+        pytest.param(
+            "electra", (1, 2, 4), "fp32", marks=pytest.mark.long(reason="seven processes in three runs")
+        ),
         ("electra", (1, 2), "bf16"),
         ("two_stage", (1, 2), "fp32"),
         ("two_stage", (1, 2), "bf16"),
@@ -113,6 +115,7 @@ def test_torchrun_starts_it_as_a_person_would(runs, tmp_path):
     runs.assert_same_work(tmp_path / "run", tmp_path / "alone", precision="fp32")
 
 
+@pytest.mark.long(reason="seven processes in four runs")
 def test_a_run_of_two_processes_is_exact_and_goes_on_with_one(runs, tmp_path):
     changes = {"model__dropout": 0.0, "checkpoint__save_every": 5}
     finish(launch_world(2, runs.words(tmp_path / "whole", **changes)))
@@ -157,6 +160,7 @@ def test_a_signal_to_one_process_stops_and_saves_both(runs, tmp_path):
     )
 
 
+@pytest.mark.long(reason="seven processes in four runs")
 def test_sharded_weights_learn_the_same_and_checkpoints_are_of_one_kind(runs, tmp_path):
     changes = {"model__dropout": 0.0, "train__steps": 12, "train__micro_batch": 3, "log__evaluate_every": 12}
     finish(launch_world(2, runs.words(tmp_path / "ddp", **changes)))
@@ -182,6 +186,7 @@ def wait_for(path, processes):
         time.sleep(0.02)
 
 
+@pytest.mark.long(reason="starts and kills a run twenty times")
 def test_killed_at_any_moment_twenty_times_it_ends_bit_for_bit_the_same(runs, tmp_path):
     changes = {"train__steps": 400, "train__micro_batch": 5, "log__evaluate_every": 50}
     finish([launch(runs.words(tmp_path / "whole", **changes))])
