@@ -228,3 +228,53 @@ def test_layers_that_are_computed_twice_keep_only_what_enters_them():
 
     saved = most_alive(recomputes_layers=False) - most_alive(recomputes_layers=True)
     assert saved == pytest.approx(counted(recomputes_layers=False) - counted(recomputes_layers=True), rel=0.1)
+
+
+MODERN = {"backbone": "modern", "vocab_size": 100}
+
+
+@pytest.mark.parametrize("norm", ["none", "rms"])
+@pytest.mark.parametrize("embedding_size", [64, 128])
+@pytest.mark.parametrize(
+    ("dropout", "dtype"), [(0.1, torch.float32), (0.0, torch.bfloat16), (0.1, torch.bfloat16)]
+)
+def test_activations_of_a_modern_encoder_are_what_torch_keeps(dropout, dtype, embedding_size, norm):
+    config = EncoderConfig.preset(
+        "tiny",
+        **MODERN,
+        num_hidden_layers=3,
+        embedding_size=embedding_size,
+        query_key_norm=norm,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    size = dtype.itemsize
+    counted = activation_bytes(config, rows=ROWS, length=LENGTH, number_size=size, attention="plain")
+    counted += cast_bytes(config, number_size=size)
+    assert counted == pytest.approx(kept_bytes(config, dtype), rel=0.03)
+
+
+@pytest.mark.parametrize(("length", "seen"), [(20, 20), (96, 24)])
+def test_torch_counts_all_matrix_products_of_a_modern_forward_pass(length, seen):
+    """A window of 16 tokens is computed in three blocks of 8, where that is less than the whole row."""
+    config = EncoderConfig.preset(
+        "tiny", **MODERN, num_hidden_layers=4, global_attention_every=3, local_attention_window=16
+    )
+    batch, hidden = 3, config.hidden_size
+    layer = 4 * hidden * hidden + 3 * hidden * config.intermediate_size
+    attention = 2 * hidden * (2 * length + 2 * seen)
+    products = config.embedding_size * hidden + 4 * layer + attention + hidden * hidden + hidden
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        encoder, head = Encoder(config).eval(), DiscriminatorHead(config)
+        head(encoder(torch.zeros(batch, length, dtype=torch.long)))
+    assert counter.get_total_flops() == 2 * batch * length * products
+
+
+def test_a_modern_size_has_as_many_weights_in_its_layers():
+    counts = {}
+    for backbone in ("electra", "modern"):
+        with torch.device("meta"):
+            layers = Encoder(EncoderConfig.preset("small", backbone=backbone)).layers
+        counts[backbone] = sum(weight.numel() for weight in layers.parameters() if weight.dim() == 2)
+    # Two thirds of 1024, rounded to a multiple of 8.
+    assert counts["modern"] == pytest.approx(counts["electra"], rel=0.01)

@@ -95,8 +95,7 @@ class Toy:
         return metrics.summarise(objective(self.inputs(512, seed=10**6), random).sums)
 
 
-@pytest.fixture(scope="session")
-def toy() -> Toy:
+def make_toy() -> Toy:
     return Toy(
         TokenFacts(vocab_size=VOCAB_SIZE, mask_id=MASK, special_ids=(PAD, CLS, SEP, MASK)),
         EncoderConfig(
@@ -109,3 +108,23 @@ def toy() -> Toy:
             max_position_embeddings=LONGEST,
         ),
     )
+
+
+@pytest.fixture(scope="session")
+def toy() -> Toy:
+    return make_toy()
+
+
+@pytest.fixture(scope="session")
+def modern_toy() -> Toy:
+    """The same with the modern backbone; every second layer sees a window."""
+    toy = make_toy()
+    encoder = dataclasses.replace(
+        toy.encoder,
+        backbone="modern",
+        position_embedding_type="rotary",
+        query_key_norm="rms",
+        global_attention_every=2,
+        local_attention_window=8,
+    )
+    return dataclasses.replace(toy, encoder=encoder)

@@ -7,10 +7,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from electra.errors import InputError
 from electra.model.encoder import Encoder
-from electra.model.sizes import EncoderConfig
+from electra.model.sizes import EncoderConfig, generator_config
 from electra.pretraining import cost
-from electra.pretraining.config import GeneratorConfig, ModelConfig, PretrainConfig, paper_values
+from electra.pretraining.config import (
+    GeneratorConfig,
+    ModelConfig,
+    PretrainConfig,
+    network_keys,
+    paper_values,
+)
 from electra.pretraining.masking import MaskingConfig
 from electra.pretraining.objectives import OBJECTIVES, build_objective
 from electra.pretraining.step import PretrainProblem, Share, collapse_warning, show_row
@@ -269,6 +276,28 @@ def test_a_model_is_its_size_and_what_differs():
     assert encoder.initializer_range == 0.5
 
 
+def test_a_modern_model_has_defaults_of_its_own():
+    encoder = ModelConfig(size="tiny", backbone="modern").encoder(vocab_size=100)
+    assert (encoder.position_embedding_type, encoder.query_key_norm) == ("rotary", "rms")
+    assert encoder.intermediate_size == 344
+    given = ModelConfig(size="tiny", backbone="modern", query_key_norm="none", intermediate_size=100)
+    encoder = given.encoder(vocab_size=100)
+    assert (encoder.query_key_norm, encoder.intermediate_size) == ("none", 100)
+    for wrong in ({"query_key_norm": "rms"}, {"backbone": "modern", "position_embedding_type": "alibi"}):
+        with pytest.raises(InputError, match=r"^model: (query_key_norm|position_embedding_type) is "):
+            ModelConfig(**wrong).encoder(vocab_size=100)
+
+
+def test_keys_of_a_modern_network_make_it_again():
+    model = ModelConfig(size="tiny", backbone="modern", num_hidden_layers=3, global_attention_every=3)
+    large = model.encoder(vocab_size=100)
+    small = generator_config(large, width=0.5)
+    keys = network_keys({"discriminator": large, "generator": small}, sharing="embeddings")
+    assert keys["model.backbone"] == "modern"
+    names = {key.removeprefix("model."): value for key, value in keys.items() if key.startswith("model.")}
+    assert ModelConfig(**names).encoder(vocab_size=100) == large
+
+
 @pytest.mark.parametrize("spread", [0.02, 0.2])
 def test_first_weights_spread_as_told(toy, spread):
     encoder = dataclasses.replace(toy.encoder, initializer_range=spread)
@@ -280,8 +309,17 @@ def test_first_weights_spread_as_told(toy, spread):
 
 
 @pytest.mark.parametrize("layers", [1, 2, 5])
-def test_flops_of_any_number_of_layers_are_as_counted(layers):
-    config = EncoderConfig.preset("tiny", num_hidden_layers=layers)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"backbone": "modern"},
+        {"backbone": "modern", "global_attention_every": 3, "local_attention_window": 16},
+    ],
+    ids=["electra", "modern", "windows"],
+)
+def test_flops_of_any_number_of_layers_are_as_counted(layers, changes):
+    config = EncoderConfig.preset("tiny", num_hidden_layers=layers, **changes)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         Encoder(config).eval()(torch.zeros(1, 64, dtype=torch.long)).sum().backward()
     mlm = PretrainConfig(objective="mlm", masking=MaskingConfig(mask_prob=1e-12))

@@ -38,11 +38,18 @@ class Shape:
     """Number of attention heads; None: of 64 numbers each."""
     predicted: float = 0.15625
     """Fraction of positions at which a token is predicted."""
+    matrices: int = 2
+    """Of the feed-forward layer: 3 if it is gated."""
+    seen: float | None = None
+    """Positions that each one sees, the mean over layers; None: the whole sequence."""
 
 
-def layer_flops(shape: Shape) -> int:
-    """Forward pass of one layer over one sequence."""
-    hidden, length = shape.hidden, shape.length
+def layer_flops(shape: Shape) -> float:
+    """Forward pass of one layer over one sequence.
+
+    What a modern one has instead of biases, rotated queries and keys and a gate, costs about as much.
+    """
+    hidden, length = shape.hidden, shape.seen or shape.length
     heads = shape.heads or max(hidden // 64, 1)
     inner = shape.intermediate or 4 * hidden
     attention = (
@@ -54,8 +61,9 @@ def layer_flops(shape: Shape) -> int:
         + (1 + DROPOUT + 1) * hidden  # bias, residual
         + NORM  # As in the original: once, where the other norm counts for each number.
     )
-    feed_forward = 2 * (2 * hidden * inner) + (GELU + 1) * inner + (1 + DROPOUT + 1 + NORM) * hidden
-    return length * (attention + feed_forward)
+    products = shape.matrices * 2 * hidden * inner
+    feed_forward = products + (GELU + 1) * inner + (1 + DROPOUT + 1 + NORM) * hidden
+    return shape.length * (attention + feed_forward)
 
 
 def embedding_flops(shape: Shape) -> int:
@@ -106,7 +114,16 @@ def shape_of(config: EncoderConfig, *, length: int, predicted: float = 0.15625) 
         intermediate=config.intermediate_size,
         heads=config.num_attention_heads,
         predicted=predicted,
+        matrices=3 if config.is_modern else 2,
+        seen=sum(seen_positions(config, number, length) for number in range(config.num_hidden_layers))
+        / config.num_hidden_layers,
     )
+
+
+def seen_positions(config: EncoderConfig, number: int, length: int) -> int:
+    """How many positions a layer computes scores for at each: a window is computed in three blocks."""
+    reach = config.attention_reach(number)
+    return length if reach is None else min(length, 3 * reach)
 
 
 Attention = Literal["plain", "fused"]
@@ -146,30 +163,58 @@ def activation_bytes(
     recomputes_layers: bool = False,
 ) -> int:
     """Bytes that an encoder keeps of a batch, with numbers of `number_size` bytes in matrix products."""
-    layer = _layer_bytes_per_token(config, length=length, number_size=number_size, attention=attention)
-    layers = config.num_hidden_layers * layer
+    each = [
+        _layer_bytes_per_token(
+            config, seen=seen_positions(config, number, length), number_size=number_size, attention=attention
+        )
+        for number in range(config.num_hidden_layers)
+    ]
+    layers = sum(each)
     if recomputes_layers:
         # The input of each layer, and all that is kept of the one that is being computed.
-        layers = config.num_hidden_layers * config.hidden_size * _FLOAT + layer
+        layers = config.num_hidden_layers * config.hidden_size * _FLOAT + max(each)
     return rows * length * (layers + _embedding_bytes_per_token(config, number_size))
 
 
 def _layer_bytes_per_token(
-    config: EncoderConfig, *, length: int, number_size: int, attention: Attention
+    config: EncoderConfig, *, seen: int, number_size: int, attention: Attention
 ) -> int:
+    if config.is_modern:
+        return _modern_layer_bytes_per_token(config, seen=seen, number_size=number_size, attention=attention)
     hidden, heads = config.hidden_size, config.num_attention_heads
     drops, drops_map = config.hidden_dropout_prob > 0, config.attention_probs_dropout_prob > 0
     inner = 2 * config.intermediate_size  # before and after gelu
     if attention == "plain":
         # Input, query, key, value, mixed values, input of the feed-forward layer, inputs of two norms; masks.
         wide = 8 * hidden + 2 * drops * hidden
-        maps = (1 + 2 * drops_map) * heads * length
+        maps = (1 + 2 * drops_map) * heads * seen
         return number_size * (wide + inner + maps) + _NORM_STATISTICS
     # The input for each projection, query, key, value, mixed values twice, input of the feed-forward layer.
     wide = 9 * hidden
     norms = 2 * hidden * _FLOAT + _NORM_STATISTICS
     masks = 2 * drops * hidden
     return number_size * (wide + inner) + norms + masks + heads * _FLOAT
+
+
+def _modern_layer_bytes_per_token(
+    config: EncoderConfig, *, seen: int, number_size: int, attention: Attention
+) -> int:
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    drops, drops_map = config.hidden_dropout_prob > 0, config.attention_probs_dropout_prob > 0
+    # Layers add to what the embeddings gave them, in float32 unless a product made it narrower. The first
+    # layer has one norm less, and the encoder one more after its last layer.
+    is_projected = config.embedding_size != hidden
+    norms = 2 * hidden * (number_size if is_projected else _FLOAT) + _NORM_STATISTICS
+    # Input of the projections, query, key, value, both of them rotated, mixed values, input of the
+    # feed-forward layer; the lengths of queries and keys; masks.
+    wide = 8 * hidden + (config.query_key_norm == "rms") * 6 * heads + 2 * drops * hidden
+    # Both halves, one of them again side by side, its gelu, and their product.
+    inner = 5 * config.intermediate_size
+    maps = (1 + 2 * drops_map) * heads * seen
+    if attention == "fused":
+        wide, maps = wide + hidden, 0
+        norms += heads * _FLOAT
+    return number_size * (wide + inner + maps) + norms
 
 
 def _embedding_bytes_per_token(config: EncoderConfig, number_size: int) -> int:
@@ -185,7 +230,7 @@ def cast_bytes(config: EncoderConfig, *, number_size: int) -> int:
     if number_size == _FLOAT:
         # Query, key and value are one product.
         return _FLOAT * config.num_hidden_layers * 3 * hidden * hidden
-    layer = 4 * hidden * hidden + 2 * hidden * config.intermediate_size
+    layer = 4 * hidden * hidden + (3 if config.is_modern else 2) * hidden * config.intermediate_size
     projection = config.embedding_size * hidden if config.embedding_size != hidden else 0
     return number_size * (config.num_hidden_layers * layer + projection)
 

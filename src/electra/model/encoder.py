@@ -1,17 +1,22 @@
-"""Token ids -> hidden states: the encoder of the paper, bottom-up, with nothing computed on padding.
+"""Token ids -> hidden states: the paper's encoder or a modern one, bottom-up, nothing computed on padding.
 
 Padding, attention and its positions, dropout, self-attention, feed-forward, layer, embeddings, encoder, and
 the start of all weights. A module's weights mean nothing until `initialise` or `load_state_dict` is called on
 the whole model: two encoders may share one `Embeddings`.
 
+The backbones `electra` and `modern` (ModernBERT's layers) have the same parts by the same names. They differ
+in the feed-forward layer, in where a layer normalises, and in what the modern one leaves out: biases and
+segments.
+
 B rows, L positions, T positions of text in all rows together, H heads, X numbers at a position; numbers in a
-head S, an embedding E, a hidden state D, the feed-forward layer F.
+head S, an embedding E, a hidden state D, the feed-forward layer F. N blocks of W positions.
 """
 
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Literal, NamedTuple
+from inspect import signature
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -121,16 +126,77 @@ def takes_packed(projected: Tensor, *, head_size: int, dropout: float) -> bool:
     )
 
 
+def takes_packed_window() -> bool:
+    """Whether that kernel can also look at a window, which it could not at first."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "window_size" in signature(varlen_attn).parameters
+
+
 def attend_packed(
-    query_THS: Tensor, key_THS: Tensor, value_THS: Tensor, *, bounds: Tensor, longest: int
+    query_THS: Tensor,
+    key_THS: Tensor,
+    value_THS: Tensor,
+    *,
+    bounds: Tensor,
+    longest: int,
+    reach: int | None = None,
 ) -> Tensor:
-    """`attend` for rows laid end to end, from one of `bounds` (B + 1) to the next, at most `longest` each."""
+    """`attend` for rows laid end to end, from one of `bounds` (B + 1) to the next, at most `longest` each.
+
+    `reach`: how far a position sees on each side; None: everything.
+    """
     # Imported here, since the oldest torch that we support has no such module.
     from torch.nn.attention.varlen import varlen_attn
 
-    mixed_THS = varlen_attn(query_THS, key_THS, value_THS, bounds, bounds, longest, longest, scale=1.0)
+    window: dict[str, Any] = {} if reach is None else {"window_size": (reach, reach)}
+    mixed_THS = varlen_attn(
+        query_THS, key_THS, value_THS, bounds, bounds, longest, longest, scale=1.0, **window
+    )
     assert isinstance(mixed_THS, Tensor)
     return mixed_THS
+
+
+def attend_blocks(
+    query_BHLS: Tensor,
+    key_BHLS: Tensor,
+    value_BHLS: Tensor,
+    *,
+    bias: Tensor | None,
+    reach: int,
+    dropout: float,
+) -> Tensor:
+    """`attend` where each position sees `reach` others on each side; `bias` is about padding, (B, 1, 1, L).
+
+    Rows are cut into blocks as long as the reach, of which each sees itself and its two neighbours: the cost
+    grows with the length, not with its square.
+    """
+    B, H, length, S = query_BHLS.shape
+    N = -(-length // reach)
+    after = N * reach - length
+    query_BHNWS = functional.pad(query_BHLS, (0, 0, 0, after)).view(B, H, N, reach, S)
+    # One more block of nothing before the first and after the last, so that all have neighbours.
+    sides = (0, 0, reach, reach + after)
+    key_BHNSX, value_BHNSX = (
+        functional.pad(part, sides).unfold(2, 3 * reach, reach) for part in (key_BHLS, value_BHLS)
+    )
+    dtype, device = query_BHLS.dtype, query_BHLS.device
+    low = torch.finfo(dtype).min / 2
+    if bias is None:
+        bias = torch.zeros(1, 1, 1, length, dtype=dtype, device=device)
+    bias_BN1X = functional.pad(bias[:, 0], (reach, reach + after), value=low).unfold(2, 3 * reach, reach)
+    bias_BN1X = bias_BN1X.transpose(1, 2)
+    place_W, place_X = (torch.arange(size, device=device) for size in (reach, 3 * reach))
+    unseen_WX = (place_X - reach - place_W[:, None]).abs() > reach
+    near_WX = torch.zeros(unseen_WX.shape, dtype=dtype, device=device).masked_fill_(unseen_WX, low)
+    mixed = attend(
+        query_BHNWS.transpose(1, 2).flatten(0, 1),
+        key_BHNSX.permute(0, 2, 1, 4, 3).flatten(0, 1),
+        value_BHNSX.permute(0, 2, 1, 4, 3).flatten(0, 1),
+        bias=(bias_BN1X + near_WX).expand(B, N, -1, -1).flatten(0, 1)[:, None],
+        dropout=dropout,
+    )
+    return mixed.view(B, N, H, reach, S).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
 def attention_map(query_BHLS: Tensor, key_BHLS: Tensor, *, bias: Tensor | None) -> Tensor:
@@ -160,19 +226,44 @@ def alibi_bias(num_heads: int, length: int, *, dtype: torch.dtype, device: torch
     return (-slope_H[:, None, None] * distance_LL).to(dtype)
 
 
-def rotary_angles(head_size: int, length: int, *, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each position's rotation, (L, S) each and in float32."""
-    frequency = 10000.0 ** (-torch.arange(0, head_size, 2, device=device) / head_size)
+def near_bias(length: int, *, reach: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """0 up to `reach` positions away and, beyond, a number so low that no attention goes there: (L, L)."""
+    position_L = torch.arange(length, device=device)
+    unseen_LL = (position_L[:, None] - position_L).abs() > reach
+    bias_LL = torch.zeros(length, length, dtype=dtype, device=device)
+    return bias_LL.masked_fill_(unseen_LL, torch.finfo(dtype).min / 2)
+
+
+ROTARY_BASE = 10000.0
+"""The slowest pair of numbers turns once in 2π times as many positions."""
+
+
+def rotary_angles(
+    head_size: int, length: int, *, device: torch.device, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of each position's rotation, (L, S) each; the first half of the sines is negative."""
+    frequency = ROTARY_BASE ** (-torch.arange(0, head_size, 2, device=device) / head_size)
     angle = torch.arange(length, device=device)[:, None] * frequency
-    angle_LS = torch.cat([angle, angle], dim=-1)
-    return angle_LS.cos(), angle_LS.sin()
+    cosine, sine = angle.cos(), angle.sin()
+    return torch.cat([cosine, cosine], dim=-1).to(dtype), torch.cat([-sine, sine], dim=-1).to(dtype)
 
 
 def rotate(vector_BHLS: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate pairs of numbers by an angle that grows with the position: products then depend on distances."""
-    cosine_LS, sine_LS = (part.to(vector_BHLS.dtype) for part in rotation)
-    first, second = vector_BHLS.chunk(2, dim=-1)
-    return vector_BHLS * cosine_LS + torch.cat([-second, first], dim=-1) * sine_LS
+    cosine_LS, sine_LS = rotation
+    return vector_BHLS * cosine_LS + vector_BHLS.roll(vector_BHLS.shape[-1] // 2, -1) * sine_LS
+
+
+SHORTEST = 1e-3
+"""Vectors of padding are zero and stay it: nothing is divided by less."""
+
+
+def normalise(vector_BHLS: Tensor, *, length: float) -> Tensor:
+    """Vectors of a head with the same direction and one length: √S for an RMS of 1."""
+    # In this order there are two passes over the vectors, a third of the time of torch's rms_norm on a CPU.
+    length_BHL1: Tensor = torch.linalg.vector_norm(vector_BHLS, dim=-1, keepdim=True)
+    factor_BHL1 = length / length_BHL1.clamp(min=SHORTEST)
+    return vector_BHLS * factor_BHL1.to(vector_BHLS.dtype)
 
 
 def drop(value: Tensor, probability: float) -> Tensor:
@@ -226,25 +317,38 @@ class AttentionInputs(NamedTuple):
     """Whether the bias is about padding only, and so needless for layers that compute on the text alone."""
     padding: Padding | None = None
     """If given, hidden states are (T, D), the text alone; most kinds of attention pad them again."""
+    local_bias: Tensor | None = None
+    """The bias of layers that see a window; None: they compute in blocks."""
 
 
 class Projection(NamedTuple):
     """A linear map of hidden states that is derived from a learned one."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
+
+
+class GlorotLinear(nn.Linear):
+    """A linear layer that starts glorot-uniform: in the original, each one without an initialiser."""
+
+
+class ZeroLinear(nn.Linear):
+    """A linear layer that starts at zero: what ends with it adds nothing at first."""
 
 
 class Attention(nn.Module):
-    """Self-attention: every position looks at all others, in several heads."""
+    """Self-attention: every position looks at all others, or at those of a window, in several heads."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
         super().__init__()
         self.num_heads, self.head_size = config.num_attention_heads, config.head_size
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.scale, self.reach = config.attention_scale, config.attention_reach(number)
+        self.normalises = config.query_key_norm == "rms"
+        width, has_bias = config.hidden_size, not config.is_modern
+        self.query = nn.Linear(width, width, bias=has_bias)
+        self.key = nn.Linear(width, width, bias=has_bias)
+        self.value = nn.Linear(width, width, bias=has_bias)
+        self.output = ZeroLinear(width, width, bias=False) if config.is_modern else nn.Linear(width, width)
         self.map_dropout = Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
@@ -255,40 +359,68 @@ class Attention(nn.Module):
             padding
             and inputs.bias_is_padding
             and takes_packed(projected, head_size=self.head_size, dropout=dropout)
+            and (self.reach is None or takes_packed_window())
         ):
             mixed = self.mix_packed(projected, padding, inputs.rotation)
         else:
-            query_BHLS, key_BHLS, value_BHLS = self.split(projected, padding)
-            if inputs.rotation is not None:
-                query_BHLS, key_BHLS = rotate(query_BHLS, inputs.rotation), rotate(key_BHLS, inputs.rotation)
-            mixed_BHLS = attend(query_BHLS, key_BHLS, value_BHLS, bias=inputs.bias, dropout=dropout)
+            query_BHLS, key_BHLS, value_BHLS = self.turn(self.split(projected, padding), inputs.rotation)
+            if self.reach is not None and inputs.local_bias is None:
+                mixed_BHLS = attend_blocks(
+                    query_BHLS, key_BHLS, value_BHLS, bias=inputs.bias, reach=self.reach, dropout=dropout
+                )
+            else:
+                bias = inputs.bias if self.reach is None else inputs.local_bias
+                mixed_BHLS = attend(query_BHLS, key_BHLS, value_BHLS, bias=bias, dropout=dropout)
             mixed_BLD = mixed_BHLS.transpose(1, 2).flatten(2)
             mixed = padding.remove(mixed_BLD) if padding else mixed_BLD
         output: Tensor = self.output(mixed)
         return output
 
+    def turn(self, stacked: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Sequence[Tensor]:
+        """Queries, keys and values, stacked -> each by itself, as attention takes it."""
+        if rotation is None:
+            return stacked.unbind()
+        # What happens to queries and keys happens to both at once; the gradient of a split is one copy.
+        pair, value = torch.split_with_sizes(stacked, [2, 1])
+        query, key = rotate(self.fit(pair), rotation).unbind()
+        return query, key, value.squeeze(0)
+
+    def fit(self, vector: Tensor) -> Tensor:
+        """Queries or keys, normalised if they are to be; the scale is then shared among both."""
+        return normalise(vector, length=(self.scale * self.head_size) ** 0.5) if self.normalises else vector
+
     def mix_packed(
         self, projected: Tensor, padding: Padding, rotation: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         """The mixed values of each position of text (T, D), without any padding."""
-        query_THS, key_THS, value_THS = projected.view(len(projected), 3, -1, self.head_size).unbind(1)
+        stacked_3THS = projected.view(len(projected), 3, -1, self.head_size).transpose(0, 1)
         if rotation is not None:
             cosine_T1S, sine_T1S = (part_LS[padding.columns][:, None] for part_LS in rotation)
-            query_THS = rotate(query_THS, (cosine_T1S, sine_T1S))
-            key_THS = rotate(key_THS, (cosine_T1S, sine_T1S))
+            rotation = (cosine_T1S, sine_T1S)
+        query_THS, key_THS, value_THS = self.turn(stacked_3THS, rotation)
         mixed_THS = attend_packed(
-            query_THS, key_THS, value_THS, bounds=padding.bounds, longest=padding.shape[1]
+            query_THS,
+            key_THS,
+            value_THS,
+            bounds=padding.bounds,
+            longest=padding.shape[1],
+            reach=self.reach,
         )
         return mixed_THS.flatten(1)
 
     def first(self, first_B1D: Tensor, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
         """The same for the first position of each row alone, which is also given by itself: (B, 1, D)."""
         # Rotary positions do not rotate the first one.
-        (query_BH1S,) = self.split(self.project(first_B1D, self.queries))
-        key_BHLS, value_BHLS = self.split(self.project(hidden_BLD, self.key, self.value), inputs.padding)
+        query_BH1S = self.fit(self.split(self.project(first_B1D, self.queries))[0])
+        stacked = self.split(self.project(hidden_BLD, self.key, self.value), inputs.padding)
+        key_BHLS, value_BHLS = stacked.unbind()
         if inputs.rotation is not None:
-            key_BHLS = rotate(key_BHLS, inputs.rotation)
+            key_BHLS = rotate(self.fit(key_BHLS), inputs.rotation)
         bias = None if inputs.bias is None else inputs.bias[..., :1, :]
+        if self.reach is not None:
+            seen = slice(self.reach + 1)
+            key_BHLS, value_BHLS = key_BHLS[:, :, seen], value_BHLS[:, :, seen]
+            bias = None if bias is None else bias[..., seen]
         mixed_BH1S = attend(query_BH1S, key_BHLS, value_BHLS, bias=bias, dropout=self.map_dropout.active)
         output: Tensor = self.output(mixed_BH1S.transpose(1, 2).flatten(2))
         return output
@@ -296,22 +428,24 @@ class Attention(nn.Module):
     @property
     def queries(self) -> Projection:
         """Scaled, so that a score is a plain product."""
-        scale = self.head_size**-0.5
-        return Projection(self.query.weight * scale, self.query.bias * scale)
+        if self.normalises:
+            return Projection(self.query.weight, None)
+        bias = None if self.query.bias is None else self.query.bias * self.scale
+        return Projection(self.query.weight * self.scale, bias)
 
     def project(self, hidden: Tensor, *projections: Projection | nn.Linear) -> Tensor:
         """Several projections of hidden states, side by side."""
         # One product in place of several: the input is read once, and its gradient written once.
         weight = torch.cat([projection.weight for projection in projections])
-        bias = torch.cat([projection.bias for projection in projections])
-        return functional.linear(hidden, weight, bias)
+        biases = [projection.bias for projection in projections if projection.bias is not None]
+        return functional.linear(hidden, weight, torch.cat(biases) if biases else None)
 
-    def split(self, projected: Tensor, padding: Padding | None = None) -> Sequence[Tensor]:
-        """Each projection by itself, padded, and split among the heads: (B, H, L, S)."""
+    def split(self, projected: Tensor, padding: Padding | None = None) -> Tensor:
+        """Each projection by itself, padded, and split among the heads: (projections, B, H, L, S)."""
         if padding:
             projected = padding.restore(projected)
         split = projected.view(*projected.shape[:2], -1, self.num_heads, self.head_size)
-        return split.permute(2, 0, 3, 1, 4).contiguous().unbind()
+        return split.permute(2, 0, 3, 1, 4).contiguous()
 
 
 class FeedForward(nn.Module):
@@ -329,6 +463,22 @@ class FeedForward(nn.Module):
         return output_BLD
 
 
+class GatedFeedForward(nn.Module):
+    """Half of the inner layer through gelu, as a gate of the other half (GeGLU); no biases."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.output = ZeroLinear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """The output at each position."""
+        gate_BLF, inner_BLF = self.inner(hidden_BLD).chunk(2, dim=-1)
+        # On a CPU gelu of numbers that do not lie side by side takes three times as long.
+        output_BLD: Tensor = self.output(functional.gelu(gate_BLF.contiguous()) * inner_BLF)
+        return output_BLD
+
+
 Positions = Literal["all", "first"]
 """Positions whose last hidden states are wanted. For [CLS] alone, the last layer has little to compute."""
 
@@ -336,9 +486,9 @@ Positions = Literal["all", "first"]
 class Layer(nn.Module):
     """Attention, then feed-forward; each is added to its input and the sum is normalised (post-norm)."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
         super().__init__()
-        self.attention = Attention(config)
+        self.attention = Attention(config, number)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -357,23 +507,68 @@ class Layer(nn.Module):
         return output_BLD
 
 
+class ModernLayer(nn.Module):
+    """Attention, then feed-forward; each is added to what it was given the norm of (pre-norm).
+
+    As in ModernBERT attention in the first layer takes the embeddings, which have a norm of their own.
+    """
+
+    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
+        super().__init__()
+        self.attention_norm = norm_of(config, config.hidden_size) if number else nn.Identity()
+        self.attention = Attention(config, number)
+        self.feed_forward_norm = norm_of(config, config.hidden_size)
+        self.feed_forward = GatedFeedForward(config)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_BLD: Tensor, inputs: AttentionInputs, positions: Positions = "all") -> Tensor:
+        """The next layer's input, or the last hidden state of the first position of each row: (B, 1, D)."""
+        normal_BLD = self.attention_norm(hidden_BLD)
+        if positions == "all":
+            mixed_BLD = self.attention(normal_BLD, inputs)
+        else:
+            first = inputs.padding.first if inputs.padding else first_positions
+            mixed_BLD = self.attention.first(first(normal_BLD), normal_BLD, inputs)
+            hidden_BLD = first(hidden_BLD)
+        middle_BLD = hidden_BLD + self.dropout(mixed_BLD)
+        output_BLD: Tensor = middle_BLD + self.dropout(self.feed_forward(self.feed_forward_norm(middle_BLD)))
+        return output_BLD
+
+
+def first_positions(value_BLX: Tensor) -> Tensor:
+    """The values at the first position of each row: (B, 1, X)."""
+    return value_BLX[:, :1]
+
+
+def norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm:
+    """A layer norm, without a bias in the modern backbone."""
+    return nn.LayerNorm(width, eps=config.layer_norm_eps, bias=not config.is_modern)
+
+
 class Embeddings(nn.Module):
-    """Word, segment and (if learned) position tables with their norm, which two encoders may share."""
+    """Word, segment and (if learned) position tables with their norm, which two encoders may share.
+
+    The modern backbone has no segments: [SEP] tells them apart.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         # As in the original the row of [PAD] is trained like any other, so there is no padding_idx.
         self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
+        self.token_type_embeddings: nn.Embedding | None = None
+        if not config.is_modern:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
         self.position_embeddings: nn.Embedding | None = None
         if config.position_embedding_type == "absolute":
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
-        self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.norm = norm_of(config, config.embedding_size)
 
     def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor | None = None) -> Tensor:
         """Look up, add and normalise; without segments all tokens are in segment 0."""
         vector_BLE: Tensor = self.word_embeddings(input_ids_BL)
-        if token_type_ids_BL is None:
+        if self.token_type_embeddings is None:
+            pass
+        elif token_type_ids_BL is None:
             vector_BLE = vector_BLE + self.token_type_embeddings.weight[0]
         else:
             vector_BLE = vector_BLE + self.token_type_embeddings(token_type_ids_BL)
@@ -381,10 +576,6 @@ class Embeddings(nn.Module):
             vector_BLE = vector_BLE + self.position_embeddings.weight[: input_ids_BL.shape[1]]
         normal_BLE: Tensor = self.norm(vector_BLE)
         return normal_BLE
-
-
-class GlorotLinear(nn.Linear):
-    """A linear layer that starts glorot-uniform: in the original, each one without an initialiser."""
 
 
 class Encoder(nn.Module):
@@ -398,8 +589,12 @@ class Encoder(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.projection: GlorotLinear | None = None
         if config.embedding_size != config.hidden_size:
-            self.projection = GlorotLinear(config.embedding_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+            self.projection = GlorotLinear(
+                config.embedding_size, config.hidden_size, bias=not config.is_modern
+            )
+        build = ModernLayer if config.is_modern else Layer
+        self.layers = nn.ModuleList(build(config, number) for number in range(config.num_hidden_layers))
+        self.norm = norm_of(config, config.hidden_size) if config.is_modern else None
         self.recomputes_layers = False
         """Keep only the input of each layer and compute the rest again for the gradient: the same numbers."""
 
@@ -418,7 +613,7 @@ class Encoder(nn.Module):
         flattened mask that are not 0, if known; on a GPU, layers compute on the text alone only if they are.
         """
         hidden_BLD = self.embed(input_ids_BL, token_type_ids_BL)
-        inputs = self.attention_inputs(hidden_BLD, attention_mask_BL)
+        inputs = self.add_window(self.attention_inputs(hidden_BLD, attention_mask_BL), hidden_BLD)
         padding = worthwhile_padding(attention_mask_BL, text_T)
         if padding is None:
             return self.run_layers(hidden_BLD, inputs, positions)
@@ -434,7 +629,7 @@ class Encoder(nn.Module):
                 hidden = checkpoint(layer, hidden, inputs, wanted, use_reentrant=False)
             else:
                 hidden = layer(hidden, inputs, wanted)
-        return hidden
+        return hidden if self.norm is None else self.norm(hidden)
 
     def embed(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor | None = None) -> Tensor:
         """The input of the first layer."""
@@ -470,8 +665,20 @@ class Encoder(nn.Module):
                 near_HLL = alibi_bias(self.config.num_attention_heads, length, dtype=dtype, device=device)
                 bias = near_HLL if bias is None else near_HLL + bias
             case "rotary":
-                rotation = rotary_angles(self.config.head_size, length, device=device)
+                rotation = rotary_angles(self.config.head_size, length, device=device, dtype=dtype)
         return AttentionInputs(bias, rotation, bias_is_padding=self.config.position_embedding_type != "alibi")
+
+    def add_window(self, inputs: AttentionInputs, hidden_BLD: Tensor) -> AttentionInputs:
+        """The same with a bias for the layers that see a window, unless they are to compute in blocks."""
+        length, reach = hidden_BLD.shape[1], self.config.attention_reach(1)
+        if reach is None:
+            return inputs
+        # Blocks see three times as far as they must, and an exported graph is for rows of any length.
+        if inputs.bias_is_padding and not torch.compiler.is_exporting() and length > 3 * reach:
+            return inputs
+        dtype = self.attention_dtype(hidden_BLD)
+        bias = near_bias(length, reach=reach, dtype=dtype, device=hidden_BLD.device)
+        return inputs._replace(local_bias=bias if inputs.bias is None else bias + inputs.bias)
 
     def attention_dtype(self, hidden_BLD: Tensor) -> torch.dtype:
         """The precision of queries and keys: autocast may choose another than that of the hidden states."""
@@ -482,9 +689,14 @@ class Encoder(nn.Module):
 
 
 def initialise(module: nn.Module, *, std: float, generator: torch.Generator | None = None) -> None:
-    """Draw all weights as the original does: from a truncated normal, or glorot-uniform."""
+    """Draw all weights as the original does: from a truncated normal, or glorot-uniform.
+
+    What ends a sub-layer of the modern backbone starts at zero: each layer is then the identity.
+    """
     for part in module.modules():
         match part:
+            case ZeroLinear():
+                nn.init.zeros_(part.weight)
             case GlorotLinear():
                 nn.init.xavier_uniform_(part.weight, generator=generator)
             case nn.Linear() | nn.Embedding():

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from electra.model.encoder import Dropout, GlorotLinear
+from electra.model.encoder import Dropout, GlorotLinear, norm_of
 from electra.model.sizes import EncoderConfig
 
 LOGITS_PER_CHUNK = 2**25
@@ -41,8 +41,8 @@ class GeneratorHead(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
-        self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size, bias=not config.is_modern)
+        self.norm = norm_of(config, config.embedding_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_PD: Tensor, word_embeddings_VE: Tensor) -> Tensor:
@@ -136,16 +136,20 @@ def token_losses(logits_CV: Tensor, target_C: Tensor) -> tuple[Tensor]:
 
 
 class DiscriminatorHead(nn.Module):
-    """Hidden states -> one logit for each position: above 0, its token looks replaced."""
+    """Hidden states -> one logit for each position: above 0, its token looks replaced.
+
+    On the modern backbone with a norm, as ModernBERT's heads have it.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=not config.is_modern)
+        self.norm = norm_of(config, config.hidden_size) if config.is_modern else nn.Identity()
         self.output = GlorotLinear(config.hidden_size, 1)
 
     def forward(self, hidden_BLD: Tensor) -> Tensor:
         """Logits (B, L)."""
-        logits_BL: Tensor = self.output(functional.gelu(self.dense(hidden_BLD))).squeeze(-1)
+        logits_BL: Tensor = self.output(self.norm(functional.gelu(self.dense(hidden_BLD)))).squeeze(-1)
         return logits_BL
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from electra.errors import InputError
-from electra.model.sizes import EncoderConfig, transformers_obstacle
+from electra.model.sizes import MODERN_KEYS, EncoderConfig, transformers_obstacle
 
 Format = Literal["ours", "transformers", "tensorflow"]
 Role = Literal["discriminator", "generator", "encoder"]
@@ -235,7 +235,8 @@ def to_transformers_config(config: EncoderConfig) -> dict[str, Any]:
     if obstacle is not None:
         raise InputError(obstacle)
     values = dataclasses.asdict(config)
-    del values["position_embedding_type"]
+    for key in ("position_embedding_type", *MODERN_KEYS):
+        del values[key]
     return {**values, "model_type": "electra", "hidden_act": "gelu"}
 
 
@@ -244,7 +245,7 @@ def from_transformers_config(values: Mapping[str, Any]) -> EncoderConfig:
     for key, only in (("hidden_act", "gelu"), ("position_embedding_type", "absolute"), ("is_decoder", False)):
         if values.get(key, only) != only:
             raise InputError(f"{key} is {values[key]!r}, only {only!r} can be imported")
-    known = {field.name for field in dataclasses.fields(EncoderConfig)}
+    known = {field.name for field in dataclasses.fields(EncoderConfig)} - {*MODERN_KEYS}
     # BERT has no embedding size of its own.
     sizes = {"embedding_size": values["hidden_size"], **values}
     return EncoderConfig(**{key: value for key, value in sizes.items() if key in known})

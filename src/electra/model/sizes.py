@@ -7,6 +7,16 @@ from typing import Any, Literal, Self, get_args
 from electra.errors import InputError
 
 Position = Literal["absolute", "rotary", "alibi"]
+Backbone = Literal["electra", "modern"]
+QueryKeyNorm = Literal["none", "rms"]
+
+NORMALISED_SCALE = 0.35
+"""What products of normalised queries and keys are multiplied by. Both have the length √S in a head of S
+numbers, so scores lie within ±0.35 S: 5.6, 11 or 22 in heads of 16, 32 or 64, enough to look at one token of
+a row of 128. Those of random vectors have a spread of 0.35 √S: 1.4 to 2.8. The ordinary S**-0.5 would leave
+±4 in a head of 16, too little to look at one token."""
+GATED_SHARE = 2 / 3
+"""Width of a gated feed-forward layer, which has three matrices, beside one of two with as many weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +50,15 @@ class EncoderConfig:
     position_embedding_type: Position = "absolute"
     """How the order of tokens is seen: a learned table (the paper's), rotated queries and keys, or a bias
     towards near tokens."""
+    backbone: Backbone = "electra"
+    """The paper's layers (post-norm, biases, gelu), or those of ModernBERT: pre-norm, no biases and no
+    segments, rotary positions, a gated feed-forward layer, sub-layers that add nothing at the start."""
+    query_key_norm: QueryKeyNorm = "none"
+    """Whether queries and keys have a fixed length; of backbone modern."""
+    global_attention_every: int = 1
+    """Of each so many layers the first one sees the whole row, the others a window; of backbone modern."""
+    local_attention_window: int = 128
+    """Tokens that a position of such a layer sees, half of them on each side."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -52,11 +71,14 @@ class EncoderConfig:
         for name in ("initializer_range", "layer_norm_eps"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected a number above 0")
-        if self.position_embedding_type not in get_args(Position):
-            choices = ", ".join(get_args(Position))
-            raise InputError(
-                f"position_embedding_type is {self.position_embedding_type!r}, expected one of {choices}"
-            )
+        for name, choice in (
+            ("position_embedding_type", Position),
+            ("backbone", Backbone),
+            ("query_key_norm", QueryKeyNorm),
+        ):
+            if getattr(self, name) not in get_args(choice):
+                choices = ", ".join(get_args(choice))
+                raise InputError(f"{name} is {getattr(self, name)!r}, expected one of {choices}")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"hidden_size {self.hidden_size} cannot be divided among num_attention_heads "
@@ -66,6 +88,41 @@ class EncoderConfig:
             raise InputError(
                 f"rotary positions turn pairs of numbers: a head size of {self.head_size} is odd"
             )
+        self._check_backbone()
+
+    def _check_backbone(self) -> None:
+        if self.backbone == "modern":
+            if self.position_embedding_type != "rotary":
+                raise InputError(
+                    f"position_embedding_type is {self.position_embedding_type!r}, but backbone modern has "
+                    "rotary positions only: leave it out, or choose backbone electra"
+                )
+            if self.local_attention_window < 2:
+                raise InputError(
+                    f"local_attention_window is {self.local_attention_window}, expected 2 tokens or more: "
+                    "one on each side"
+                )
+            return
+        for name, only in (("query_key_norm", "none"), ("global_attention_every", 1)):
+            if getattr(self, name) != only:
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}, but backbone electra has {only!r} only: choose "
+                    "backbone modern"
+                )
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether layers are those of ModernBERT."""
+        return self.backbone == "modern"
+
+    @property
+    def attention_scale(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        return NORMALISED_SCALE if self.query_key_norm == "rms" else self.head_size**-0.5
+
+    def attention_reach(self, layer: int) -> int | None:
+        """How many tokens away a position of a layer sees on each side; None: the whole row."""
+        return None if layer % self.global_attention_every == 0 else self.local_attention_window // 2
 
     @property
     def head_size(self) -> int:
@@ -74,10 +131,21 @@ class EncoderConfig:
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """A named size with some values changed: `EncoderConfig.preset("small", vocab_size=8000)`."""
+        """A named size with some values changed: `EncoderConfig.preset("small", vocab_size=8000)`.
+
+        With backbone modern it has as many weights in its layers, rotary positions, and normalised queries
+        and keys, unless the changes say otherwise.
+        """
         if name not in PRESETS:
             raise InputError(f"there is no size {name!r}, expected one of {', '.join(PRESETS)}")
-        return cls(**{**PRESETS[name], **changes})
+        values: dict[str, Any] = dict(PRESETS[name])
+        if changes.get("backbone") == "modern":
+            values |= {
+                "intermediate_size": 8 * round(GATED_SHARE * values["intermediate_size"] / 8),
+                "position_embedding_type": "rotary",
+                "query_key_norm": "rms",
+            }
+        return cls(**{**values, **changes})
 
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -135,8 +203,14 @@ def generator_config(discriminator: EncoderConfig, *, width: float, depth: float
     )
 
 
+MODERN_KEYS = ("backbone", "query_key_norm", "global_attention_every", "local_attention_window")
+"""What an encoder of the paper has no use for."""
+
+
 def transformers_obstacle(config: EncoderConfig) -> str | None:
     """Why transformers' ELECTRA classes cannot express this encoder, or None if they can."""
+    if config.is_modern:
+        return "transformers' ELECTRA has the paper's layers only, this encoder has backbone='modern'"
     if config.position_embedding_type != "absolute":
         return (
             f"transformers' ELECTRA has learned absolute positions only, this encoder has "

@@ -14,7 +14,15 @@ from typing import Any, Literal
 from electra.config import Given
 from electra.errors import InputError
 from electra.model.names import Role
-from electra.model.sizes import GENERATOR_WIDTH, PRESETS, EncoderConfig, Position, generator_config
+from electra.model.sizes import (
+    GENERATOR_WIDTH,
+    PRESETS,
+    Backbone,
+    EncoderConfig,
+    Position,
+    QueryKeyNorm,
+    generator_config,
+)
 from electra.pretraining.masking import MaskingConfig
 from electra.pretraining.sampling import Sampling
 from electra.pretraining.start import is_run, read_networks, read_start, run_keys, shared_weights
@@ -34,6 +42,9 @@ class ModelConfig:
     size: Size = "small"
     """Sets the default of every key below, and of batch size, steps, learning rate, warm-up, mask_prob and
     generator width."""
+    backbone: Backbone | None = None
+    """The paper's layers (electra), or those of ModernBERT (modern): pre-norm, rotary positions, a gated
+    feed-forward layer, no biases, no segments, sub-layers that add nothing at the start. Default: electra."""
     embedding_size: int | None = None
     """Width of the embedding tables."""
     hidden_size: int | None = None
@@ -43,12 +54,21 @@ class ModelConfig:
     num_attention_heads: int | None = None
     """Number of attention heads."""
     intermediate_size: int | None = None
-    """Width of the feed-forward layer."""
+    """Width of the feed-forward layer. With backbone modern by default two thirds of the size's, a multiple
+    of 8: its three matrices then have as many weights as two."""
     max_position_embeddings: int | None = None
     """Longest sequence, in tokens."""
     position_embedding_type: Position | None = None
-    """How the encoder knows the order of tokens: a learned table (the paper's), rotated queries and keys, or
-    a bias towards near tokens."""
+    """How the encoder knows the order of tokens: a learned table (the paper's), rotated queries and keys (the
+    only one of backbone modern), or a bias towards near tokens."""
+    query_key_norm: QueryKeyNorm | None = None
+    """Of backbone modern: give queries and keys a fixed length (rms, its default), or leave them (none), as
+    transformers' ModernBERT does."""
+    global_attention_every: int | None = None
+    """Of backbone modern, for long rows: of each so many layers the first sees the whole row, the others a
+    window. Default: 1, all see everything."""
+    local_attention_window: int | None = None
+    """Tokens that a position of such a layer sees, half of them on each side. Default: 128."""
     dropout: float | None = None
     """Dropout of hidden states and of attention weights."""
     initializer_range: float | None = None
@@ -301,7 +321,7 @@ def network_keys(sizes: Mapping[Role, EncoderConfig], *, sharing: Sharing) -> di
         )
     # The size also sets batch size, steps and learning rate: those of the nearest model of the paper.
     nearest = min(PRESETS, key=lambda name: abs(PRESETS[name]["hidden_size"] - large.hidden_size))
-    preset = EncoderConfig.preset(nearest, vocab_size=large.vocab_size)
+    preset = EncoderConfig.preset(nearest, vocab_size=large.vocab_size, backbone=large.backbone)
     names = [key.name for key in dataclasses.fields(ModelConfig) if hasattr(large, key.name)]
     keys = {
         "model.size": nearest,
@@ -310,6 +330,7 @@ def network_keys(sizes: Mapping[Role, EncoderConfig], *, sharing: Sharing) -> di
             for name in names
             if getattr(large, name) != getattr(preset, name)
         },
+        **({"model.backbone": large.backbone} if large.is_modern else {}),
         "generator.sharing": sharing,
     }
     if large.hidden_dropout_prob != preset.hidden_dropout_prob:

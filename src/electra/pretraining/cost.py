@@ -47,9 +47,16 @@ def flops_per_token(config: PretrainConfig, encoder: EncoderConfig, *, length: i
 
 
 def _encoder(config: EncoderConfig, length: int) -> float:
-    # All layers are alike: two encoders of few layers tell of any number, in less time.
-    one, two = (_counted(dataclasses.replace(config, num_hidden_layers=layers), length) for layers in (1, 2))
-    return (one + (config.num_hidden_layers - 1) * (two - one)) / (_ROWS * length)
+    # All layers that see as much are alike: encoders of few layers tell of any number, in less time.
+    one, two, with_local = (
+        _counted(dataclasses.replace(config, num_hidden_layers=layers, global_attention_every=every), length)
+        for layers, every in ((1, 1), (2, 1), (2, config.global_attention_every))
+    )
+    reaches = [config.attention_reach(number) for number in range(config.num_hidden_layers)]
+    num_local = len(reaches) - reaches.count(None)
+    num_global = len(reaches) - num_local
+    total = one + (num_global - 1) * (two - one) + num_local * (with_local - one)
+    return total / (_ROWS * length)
 
 
 def _counted(config: EncoderConfig, length: int) -> int:

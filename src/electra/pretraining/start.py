@@ -139,6 +139,14 @@ def begin_from(start: Start, objective: nn.Module, words: Tokenizer) -> dict[str
 def _require_same_shapes(
     own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path, part: str
 ) -> None:
+    segments = f"{part}.embeddings.token_type_embeddings.weight"
+    # Both encoders have a table of words, but only one of them a table of segments.
+    if f"{part}.embeddings.word_embeddings.weight" in own and (segments in own) != (segments in weights):
+        here, there = ("electra", "modern") if segments in own else ("modern", "electra")
+        raise InputError(
+            f"--start {path}: its {part} has backbone {there}, this run has model.backbone {here}: leave the "
+            "keys of model and generator to the start"
+        )
     for name, tensor in own.items():
         if name not in weights:
             raise InputError(
