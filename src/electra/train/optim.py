@@ -22,6 +22,7 @@ from electra.errors import InputError
 from electra.train.devices import Precision
 from electra.train.distributed import local_part, whole_tensor
 
+OptimizerName = Literal["adam_as_google", "adamw", "muon"]
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
 # The original's rule, by name ("LayerNorm", "layer_norm", "bias"), widened to any spelling of a norm.
@@ -32,7 +33,7 @@ _NO_WEIGHT_DECAY = re.compile("norm|bias", re.IGNORECASE)
 class OptimizerConfig:
     """The optimizer."""
 
-    optimizer: Literal["adam_as_google", "adamw", "muon"] = "adam_as_google"
+    optimizer: OptimizerName = "adam_as_google"
     """adam_as_google: the original's, without bias correction; adamw: with it; muon: for the matrices of the
     layers, with adamw for all other weights. All decouple weight decay."""
     matrix_learning_rate: float = 0.02
