@@ -494,3 +494,17 @@ def test_real_data_goes_all_the_way(tune, shared, tmp_path, task):
         assert all(value is not None and -1 <= value <= 1 for value in summary["values"])
         assert entry["ensemble"].keys() == entry["scores"].keys()
     assert load_model(tmp_path / "out").task == task
+
+
+def test_muon_with_layer_decay_learns_and_is_resumed_exactly(tune, tmp_path, interrupt):
+    keys = {"train__optimizer": "muon", "train__layer_decay": 0.9, "seeds": 1, "keep_checkpoints": True}
+    tune(tmp_path / "whole", **keys)
+    interrupt((0, 17))
+    tune(tmp_path / "parts", **keys, code=cli.INTERRUPTED)
+    tune(tmp_path / "parts", **keys)
+    assert_same_seed(tmp_path / "whole" / "seed-0", tmp_path / "parts" / "seed-0")
+    state = sorted((tmp_path / "whole" / "seed-0" / "checkpoints").glob("*/state.json"))[-1]
+    groups = json.loads(state.read_text())["optimizer"]["groups"]
+    rates = [group["lr_scale"] for group in groups if group["update"] == "muon"]
+    # Of two layers, relative to the learning rate of the head, 0.002.
+    assert sorted(rates) == pytest.approx([1.5 * 0.9**2, 1.5 * 0.9])

@@ -32,6 +32,14 @@ def test_electra_small_as_in_the_paper():
     assert plan.needs.disk == 12 * 14_196_219 * 4
 
 
+def test_muon_keeps_one_moment_of_the_layers_matrices():
+    adam, muon = (plan_of("--hardware", "V100", "--train.optimizer", name) for name in ("adamw", "muon"))
+    # 12 layers: the discriminator's of width 256, the generator's of a quarter of it, with heads of 64.
+    matrices = 12 * sum(4 * width**2 + 2 * width * 4 * width for width in (256, 64))
+    assert adam.needs.memory.optimizer - muon.needs.memory.optimizer == 4 * matrices
+    assert adam.needs.disk - muon.needs.disk == 4 * matrices * 4
+
+
 def test_more_devices_are_faster_but_not_quite_as_many_times():
     one, four = (plan_of("--model.size", "tiny", "--hardware", "A100", "--devices", n) for n in ("1", "4"))
     assert 3 < one.needs.seconds / four.needs.seconds < 4

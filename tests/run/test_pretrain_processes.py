@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from electra import cli
 from electra.train import checkpoint
@@ -178,6 +179,29 @@ def test_sharded_weights_learn_the_same_and_checkpoints_are_of_one_kind(runs, tm
         continued = runs.lines(tmp_path / name, "train")
         assert [line["loss"] for line in continued] == pytest.approx([line["loss"] for line in ddp], rel=1e-3)
         assert runs.events(tmp_path / name, "resumed") == [8]
+
+
+@pytest.mark.numeric
+def test_muon_in_several_processes_with_whole_or_sharded_matrices(runs, tmp_path):
+    changes = {
+        "train__optimizer": "muon",
+        "train__matrix_learning_rate": 0.02,
+        "model__dropout": 0.0,
+        "train__steps": 6,
+        "train__weight_decay": 0.1,
+    }
+    runs.pretrain(tmp_path / "one", **changes)
+    for way in ("ddp", "fsdp"):
+        finish(launch_world(2, runs.words(tmp_path / way, **changes, train__parallel=way)))
+        runs.assert_same_work(tmp_path / "one", tmp_path / way, precision="fp32")
+        # The rows of an orthogonal matrix depend on each other: in shards that were orthogonalised on their
+        # own the two halves of a step would differ from the whole by as much as they are.
+        one, several = (
+            load_file(tmp_path / run / "checkpoints" / "step-00000004" / "model.safetensors")
+            for run in ("one", way)
+        )
+        name = "discriminator.layers.1.feed_forward.inner.weight"
+        assert (one[name] - several[name]).norm() < 1e-3 * one[name].norm()
 
 
 def wait_for(path, processes):

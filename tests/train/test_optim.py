@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from electra.train.optim import (
     clip_by_global_norm,
     clip_gradients,
     layer_scale,
+    orthogonalised,
     parameter_groups,
     set_learning_rate,
 )
@@ -41,6 +43,11 @@ class Block(nn.Module):
 def small_model(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
     return nn.Sequential(Block(), Block(), nn.Linear(5, 1))
+
+
+def optimizer_of(kind: str, model: nn.Module, **options: float) -> torch.optim.Optimizer:
+    config = OptimizerConfig(optimizer=kind, **options)
+    return build_optimizer(config, model.named_parameters(), is_matrix=lambda name: "dense" in name)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
@@ -113,20 +120,19 @@ def test_a_parameter_without_gradient_is_left_alone() -> None:
     assert (used == before).all()
 
 
-@pytest.mark.parametrize("kind", ["adam_as_google", "adamw"])
+@pytest.mark.parametrize("kind", ["adam_as_google", "adamw", "muon"])
 def test_resumed_training_is_bit_exact(kind: str, tmp_path: Path) -> None:
-    config = OptimizerConfig(optimizer=kind)
     whole = small_model()
-    train(whole, build_optimizer(config, whole.named_parameters()), range(20))
+    train(whole, optimizer_of(kind, whole), range(20))
 
     first = small_model()
-    optimizer = build_optimizer(config, first.named_parameters())
+    optimizer = optimizer_of(kind, first)
     train(first, optimizer, range(9))
     torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "state.pt")
 
     saved = torch.load(tmp_path / "state.pt", weights_only=True)
     second = small_model(seed=1)
-    resumed = build_optimizer(config, second.named_parameters())
+    resumed = optimizer_of(kind, second)
     second.load_state_dict(saved["model"])
     resumed.load_state_dict(saved["optimizer"])
     train(second, resumed, range(9, 20))
@@ -134,12 +140,12 @@ def test_resumed_training_is_bit_exact(kind: str, tmp_path: Path) -> None:
         assert torch.equal(ours, theirs), name
 
 
-@pytest.mark.parametrize("kind", ["adam_as_google", "adamw"])
+@pytest.mark.parametrize("kind", ["adam_as_google", "adamw", "muon"])
 def test_a_loss_falls(kind: str) -> None:
     model = small_model()
     inputs_BD = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
     targets_B1 = inputs_BD.sum(-1, keepdim=True).sign()
-    optimizer = build_optimizer(OptimizerConfig(optimizer=kind), model.named_parameters())
+    optimizer = optimizer_of(kind, model, matrix_learning_rate=1.0)
     set_learning_rate(optimizer, 3e-2)
     losses = []
     for _ in range(40):
@@ -149,6 +155,109 @@ def test_a_loss_falls(kind: str) -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.parametrize("shape", [(24, 24), (40, 12), (12, 40)], ids=["square", "tall", "wide"])
+def test_matrices_become_nearly_orthogonal(shape: tuple[int, int]) -> None:
+    """Singular values that were up to 50 times apart lie around 1, and directions stay what they were."""
+    rank = min(shape)
+    random = torch.Generator().manual_seed(0)
+    left = torch.linalg.qr(torch.randn(3, shape[0], rank, generator=random))[0]
+    right = torch.linalg.qr(torch.randn(3, shape[1], rank, generator=random))[0]
+    before = (left * torch.logspace(-1.7, 0, rank)) @ right.mT
+    before[2] *= 1e-6  # Size does not matter.
+    after = orthogonalised(before, dtype=torch.float32)
+    inside = left.mT @ after @ right
+    values = inside.diagonal(dim1=-2, dim2=-1)
+    # The range that the coefficients keep values in.
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    # Rounding of fp32 in fifteen products.
+    assert (inside - values.diag_embed()).abs().max() < 1e-4
+    for one_RC, together_RC in zip(before, after, strict=True):
+        torch.testing.assert_close(
+            orthogonalised(one_RC[None], dtype=torch.float32)[0], together_RC, rtol=0, atol=1e-5
+        )
+
+
+def test_a_matrix_without_gradient_is_not_moved() -> None:
+    zero = orthogonalised(torch.zeros(2, 3, 4), dtype=torch.float32)
+    assert torch.equal(zero, torch.zeros(2, 3, 4))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_muon_is_torchs_for_matrices_and_adamw_for_the_rest(precision: Literal["bf16", "fp32"]) -> None:
+    random = torch.Generator().manual_seed(0)
+    shapes = {"a.dense": (8, 8), "b.dense": (8, 8), "c.dense": (24, 8), "d.dense": (8, 24), "table": (30, 8)}
+    ours, theirs = (
+        {name: nn.Parameter(torch.ones(shape)) for name, shape in {**shapes, "bias": (8,)}.items()}
+        for _ in range(2)
+    )
+    optimizer = build_optimizer(
+        OptimizerConfig(optimizer="muon", weight_decay=0.1, matrix_learning_rate=0.02, eps=1e-8, beta2=0.98),
+        ours.items(),
+        is_matrix=lambda name: "dense" in name,
+        peak=0.002,
+        precision=precision,
+    )
+    matrices = [theirs[name] for name in theirs if "dense" in name]
+    muon = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1, adjust_lr_fn="original")
+    options: dict[str, Any] = {"lr": 0.002, "betas": (0.9, 0.98), "eps": 1e-8, "fused": True}
+    adamw = torch.optim.AdamW([theirs["table"]], weight_decay=0.1, **options)
+    plain = torch.optim.AdamW([theirs["bias"]], weight_decay=0.0, **options)
+    for step in range(5):
+        for name, param in ours.items():
+            # One matrix has no gradient at first: it is left alone.
+            if name != "b.dense" or step > 1:
+                param.grad = torch.randn(param.shape, generator=random)
+                theirs[name].grad = param.grad.clone()
+        set_learning_rate(optimizer, 0.002)
+        for one in (optimizer, muon, adamw, plain):
+            one.step()
+        if step == 1:
+            assert torch.equal(ours["b.dense"], torch.ones(8, 8))
+            assert not optimizer.state[ours["b.dense"]]
+    for name, param in ours.items():
+        if name in ("table", "bias"):
+            assert torch.equal(param, theirs[name]), name
+            continue
+        # Five updates of norm √8 or √24·√3, and torch rounds to bf16 after each of fifteen products; what we
+        # compare with is the distance gone.
+        gone = (theirs[name] - 0.99**5).norm().item()
+        assert (param - theirs[name]).norm().item() < 0.02 * gone, name
+
+
+def test_matrices_have_a_rate_of_their_own_that_falls_with_their_depth() -> None:
+    optimizer = build_optimizer(
+        OptimizerConfig(optimizer="muon", layer_decay=0.5, matrix_learning_rate=0.08),
+        small_model().named_parameters(),
+        depth=lambda name: int(name.split(".")[0]),
+        num_layers=1,
+        network=lambda name: Network("generator", 0.5) if name[0] == "0" else Network("discriminator", 1.0),
+        is_matrix=lambda name: "dense" in name,
+        peak=8.0,
+    )
+    set_learning_rate(optimizer, 4.0)  # Half of the peak.
+    rates = {name: group["lr"] for group in optimizer.param_groups for name in group["param_names"]}
+    updates = {name: group["update"] for group in optimizer.param_groups for name in group["param_names"]}
+    assert rates == pytest.approx(
+        {
+            "0.dense.weight": 0.04 / 4 / 2,
+            "0.dense.bias": 4 / 4 / 2,
+            "0.LayerNorm.weight": 4 / 4 / 2,
+            "0.LayerNorm.bias": 4 / 4 / 2,
+            "1.dense.weight": 0.04 / 2,
+            "1.dense.bias": 4 / 2,
+            "1.LayerNorm.weight": 4 / 2,
+            "1.LayerNorm.bias": 4 / 2,
+            "2.weight": 4,
+            "2.bias": 4,
+        }
+    )
+    assert [name for name, update in updates.items() if update == "muon"] == [
+        "0.dense.weight",
+        "1.dense.weight",
+    ]
 
 
 def test_norms_and_biases_are_not_decayed() -> None:
@@ -297,6 +406,9 @@ def test_a_norm_that_is_not_finite_shows_in_every_gradient(bad: float) -> None:
         {"weight_decay": -1.0},
         {"clip_norm": 0.0},
         {"layer_decay": 1.1},
+        {"momentum": 1.0},
+        {"matrix_learning_rate": 0.0},
+        {"matrix_learning_rate": math.inf},
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(wrong: dict[str, float]) -> None:

@@ -101,7 +101,11 @@ def optimizer_of(model: nn.Module, kind: str = "adam_as_google", **options) -> t
         return torch.optim.SGD([{"params": [*model.named_parameters()], "lr_scale": 1.0}], momentum=0.9)
     config = OptimizerConfig(optimizer=kind, layer_decay=0.9, beta2=0.98, **options)
     return build_optimizer(
-        config, model.named_parameters(), depth=lambda name: int(name[0]) // 2, num_layers=1
+        config,
+        model.named_parameters(),
+        depth=lambda name: int(name[0]) // 2,
+        num_layers=1,
+        is_matrix=lambda name: name.endswith("weight"),
     )
 
 
@@ -133,7 +137,7 @@ def plain(optimizer) -> list:
     return rows
 
 
-@pytest.mark.parametrize("kind", ["adam_as_google", "adamw", "sgd"])
+@pytest.mark.parametrize("kind", ["adam_as_google", "adamw", "muon", "sgd"])
 def test_training_goes_on_bit_for_bit(kind):
     straight = small_model()
     optimizer = optimizer_of(straight, kind)

@@ -250,8 +250,12 @@ def training_memory(
     number_size: int,
     attention: Attention,
     recomputes_layers: bool = False,
+    with_one_moment: int = 0,
 ) -> Memory:
-    """A step of all encoders with Adam on `rows` rows at once; weights, gradients, optimizer in float32."""
+    """A step of all encoders on `rows` rows at once; weights, gradients, optimizer in float32.
+
+    Adam keeps two moments of each weight; of how many Muon keeps one is `with_one_moment`.
+    """
     kept = sum(
         activation_bytes(
             encoder,
@@ -267,7 +271,7 @@ def training_memory(
     return Memory(
         weights=_FLOAT * parameters,
         gradients=_FLOAT * parameters,
-        optimizer=2 * _FLOAT * parameters,
+        optimizer=_FLOAT * (2 * parameters - with_one_moment),
         activations=kept,
         logits=logits_bytes(masked=round(mask_prob * rows * length), vocab_size=encoders[0].vocab_size),
     )

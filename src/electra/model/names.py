@@ -123,6 +123,11 @@ def layer_depth(name: str, *, num_layers: int) -> int:
     return 0 if re.search(r"(?:^|\.)(embeddings|projection)\.", name) else num_layers + 1
 
 
+def is_layer_matrix(name: str) -> bool:
+    """Whether a parameter of ours is a matrix of a layer: of its attention or of its feed-forward part."""
+    return re.search(r"(?:^|\.)layers\.\d+\.(attention|feed_forward)\..*weight$", name) is not None
+
+
 def translate(name: str, names: list[Names], source: Format, target: Format) -> str:
     """One tensor's name in another format."""
     layer = re.search(r"(?<=layers\.)\d+|(?<=layer[._])\d+", name)

@@ -18,6 +18,7 @@ from electra import config, files
 from electra.errors import InputError
 from electra.model.cost import activation_bytes
 from electra.model.encoder import Encoder
+from electra.model.names import is_layer_matrix
 from electra.model.sizes import EncoderConfig
 from electra.model.store import write_networks
 from electra.pretraining import cost
@@ -113,7 +114,12 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
     problem = build_problem(settings, engine, data, encoder, objective, micro_batch=micro_batch)
     # After the problem: with fsdp, wrapping the objective has replaced its weights.
     optimizer = build_optimizer(
-        settings.train, objective.named_parameters(), network=separate_networks(settings, objective)
+        settings.train,
+        objective.named_parameters(),
+        network=separate_networks(settings, objective),
+        is_matrix=is_layer_matrix,
+        peak=settings.train.learning_rate,
+        precision=engine.precision,
     )
     return Pretraining(
         settings=settings,

@@ -15,10 +15,13 @@ from electra.model import cost
 from electra.model.cost import Attention, Memory, training_memory
 from electra.model.encoder import Encoder
 from electra.model.heads import DiscriminatorHead, GeneratorHead
+from electra.model.names import is_layer_matrix
 from electra.model.sizes import EncoderConfig, generator_config
 from electra.pretraining.config import PretrainConfig
 from electra.pretraining.masking import Masker, TokenFacts
 from electra.pretraining.objectives import OBJECTIVES
+from electra.pretraining.objectives.protocol import Objective
+from electra.train.optim import OptimizerName
 
 _ROWS = 4
 
@@ -89,6 +92,12 @@ def parameters_by_part(objective: nn.Module) -> dict[str, int]:
     return counts
 
 
+def with_one_moment(objective: nn.Module, optimizer: OptimizerName) -> int:
+    """Of how many weights the optimizer keeps one moment: Muon of the layers' matrices, Adam of none."""
+    named = objective.named_parameters() if optimizer == "muon" else []
+    return sum(weight.numel() for name, weight in named if is_layer_matrix(name))
+
+
 def needs(
     objective: nn.Module,
     *,
@@ -96,25 +105,26 @@ def needs(
     tokens_per_step: int,
     kept_bytes: float,
     num_checkpoints: int,
+    optimizer: OptimizerName = "adam_as_google",
 ) -> dict[str, str]:
     """What a run needs of a machine, in words; `kept_bytes`: what a forward pass keeps for the backward."""
     weights = parameters_by_part(objective)
     total = sum(weights.values())
     parts = ", ".join(f"{part} {count:,}" for part, count in weights.items())
-    # In fp32: weight, gradient and two moments.
-    fixed_bytes = 16 * total
+    # In fp32: weight, gradient and moments.
+    kept_on_disk = 4 * (3 * total - with_one_moment(objective, optimizer))
+    fixed_bytes = kept_on_disk + 4 * total
     return {
         "parameters": f"{total:,} ({parts})",
         "FLOPs": f"{flops_per_token:.3g} a token, {tokens_per_step * flops_per_token:.3g} a step",
         "memory": f"{(fixed_bytes + kept_bytes) / 1e9:.2f} GB: {fixed_bytes / 1e9:.2f} for weights, "
         f"gradients and optimizer, {kept_bytes / 1e9:.2f} for the rows worked on at once",
-        "disk": f"{12 * total * num_checkpoints / 1e9:.2f} GB for {num_checkpoints} checkpoints",
+        "disk": f"{kept_on_disk * num_checkpoints / 1e9:.2f} GB for {num_checkpoints} checkpoints",
     }
 
 
 SEVERAL_DEVICES = 0.9
 """Share of their speed that several devices keep together."""
-_CHECKPOINT_BYTES_PER_WEIGHT = 12  # the weight and two moments of Adam, in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +169,7 @@ class Workload:
     """How many are on the disk at the same time."""
     recomputes_layers: bool = False
     """Whether layers are computed a second time for the gradient instead of being kept."""
+    optimizer: OptimizerName = "adam_as_google"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,16 +200,20 @@ class ModelCost:
     config: PretrainConfig
     encoder: EncoderConfig
     parameters: dict[str, int]
+    matrices: int
+    """Weights in the layers' matrices, of which Muon keeps one moment."""
     flops_per_token: float
 
 
 @cache
 def count_model(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> ModelCost:
     """Count the weights and the matrix products of a token: seconds for a large model."""
+    objective = _without_weights(config, encoder, length=length)
     return ModelCost(
         config=config,
         encoder=encoder,
-        parameters=count_parameters(config, encoder, length=length),
+        parameters=parameters_by_part(objective),
+        matrices=with_one_moment(objective, "muon"),
         flops_per_token=flops_per_token(config, encoder, length=length),
     )
 
@@ -209,6 +224,7 @@ def estimate(model: ModelCost, work: Workload, machine: Machine) -> Estimate:
     tokens = work.steps * work.batch_size * work.length * work.fill
     seconds = tokens * per_token / machine.speed
     total = sum(parameters.values())
+    with_one_moment = model.matrices if work.optimizer == "muon" else 0
     hours = seconds / 3600 * machine.devices
     return Estimate(
         parameters=parameters,
@@ -225,11 +241,13 @@ def estimate(model: ModelCost, work: Workload, machine: Machine) -> Estimate:
             number_size=4 if machine.format == "fp32" else 2,
             attention=machine.attention,
             recomputes_layers=work.recomputes_layers,
+            with_one_moment=with_one_moment,
         ),
         tokens_per_second=machine.speed / per_token,
         seconds=seconds,
         cost=None if machine.price is None else hours * machine.price,
-        disk=_CHECKPOINT_BYTES_PER_WEIGHT * total * work.checkpoints,
+        # Weights and moments, in float32.
+        disk=4 * (3 * total - with_one_moment) * work.checkpoints,
     )
 
 
@@ -243,6 +261,10 @@ def encoders_of(config: PretrainConfig, encoder: EncoderConfig) -> list[EncoderC
 
 def count_parameters(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> dict[str, int]:
     """The weights of each part of the objective, without making them."""
+    return parameters_by_part(_without_weights(config, encoder, length=length))
+
+
+def _without_weights(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> Objective:
     special = range(min(4, encoder.vocab_size))
     with torch.device("meta"):
         counts_V = torch.ones(encoder.vocab_size)
@@ -258,7 +280,7 @@ def count_parameters(config: PretrainConfig, encoder: EncoderConfig, *, length: 
         continues_word_V=torch.zeros(encoder.vocab_size, dtype=torch.bool),
     )
     with torch.device("meta"):
-        return parameters_by_part(OBJECTIVES[config.objective](config, encoder, masker, tokens))
+        return OBJECTIVES[config.objective](config, encoder, masker, tokens)
 
 
 def _paper_flops(config: PretrainConfig, encoder: EncoderConfig, work: Workload) -> float | None:

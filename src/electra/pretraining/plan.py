@@ -133,6 +133,7 @@ def make_plan(settings: PlanConfig, *, probe_share: float = 1.0) -> Plan:
         steps=1,
         checkpoints=settings.checkpoint.most_at_once,
         recomputes_layers=settings.train.checkpoint_activations,
+        optimizer=settings.train.optimizer,
     )
     parts = {entry.name: getattr(settings, entry.name) for entry in dataclasses.fields(PretrainConfig)}
     model = count_model(PretrainConfig(**parts), encoder, length=length)

@@ -98,6 +98,7 @@ def preview(run: Pretraining, first: FirstStep) -> str:
             tokens_per_step=step.tokens,
             kept_bytes=first.kept_bytes,
             num_checkpoints=run.settings.checkpoint.most_at_once,
+            optimizer=run.settings.train.optimizer,
         ),
         "machine": f"{run.engine.device.type}, {run.engine.precision}, {micro_batch} rows at once",
         "first step": f"loss {step.loss:.3f} in {step.seconds:.2f} s, "

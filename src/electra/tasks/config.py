@@ -31,6 +31,9 @@ class EpochTrainConfig(TrainConfig):
     """Passes over the training examples. Default: the paper's, unless another budget is given."""
     learning_rate: float = 3e-4
     """Peak learning rate of the head; layer_decay lowers it for the layers below."""
+    matrix_learning_rate: float = 0.003
+    """Peak learning rate of muon's matrices, while learning_rate is that of all other weights; layer_decay
+    lowers both. The schedule is the same for both."""
     layer_decay: float = 0.8
     """Learning rate of a layer relative to the layer above; with 1 it is the same for all layers."""
     warmup_steps: int = 0

@@ -17,7 +17,7 @@ import torch
 from electra import config, files
 from electra.config import Given
 from electra.errors import InputError
-from electra.model.names import layer_depth
+from electra.model.names import is_layer_matrix, layer_depth
 from electra.tasks import results, sweep
 from electra.tasks.batches import TaskMixture
 from electra.tasks.config import FREE_KEYS, FinetuneConfig, finetune_defaults
@@ -61,6 +61,10 @@ class Job:
     def changed(self, *, out: str, learning_rate: float, epochs: float) -> "Job":
         """The same in another folder with what a sweep has chosen, and nothing left to sweep."""
         train = dataclasses.replace(self.settings.train, learning_rate=learning_rate, epochs=epochs)
+        if train.optimizer == "muon":
+            # A sweep searches one learning rate: that of the matrices stays in proportion to it.
+            share = learning_rate / self.settings.train.learning_rate
+            train = dataclasses.replace(train, matrix_learning_rate=share * train.matrix_learning_rate)
         settings = dataclasses.replace(self.settings, out=out, train=train, sweep=SweepConfig())
         study = dataclasses.replace(self.study, out=Path(out), config=json_values(config.to_dict(settings)))
         engine = dataclasses.replace(self.engine, train=train)
@@ -256,6 +260,9 @@ def build_seed(
         model.named_parameters(),
         depth=partial(layer_depth, num_layers=num_layers),
         num_layers=num_layers,
+        is_matrix=is_layer_matrix,
+        peak=train.learning_rate,
+        precision=engine.precision,
     )
     return problem, engine.state(model, optimizer)
 

@@ -136,3 +136,10 @@ def part_like(tensor: Tensor, like: Tensor) -> Tensor:
     if not isinstance(like, DTensor):
         return tensor
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)
+
+
+def local_part(tensor: Tensor, like: Tensor) -> Tensor:
+    """The same of a tensor that every process has whole: nothing is sent."""
+    if not isinstance(like, DTensor):
+        return tensor
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
