@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ModelConfig,
         ObjectiveName,
         PretrainTrainConfig,
+        SinglePassConfig,
         TwoStageConfig,
     )
     from electra.pretraining.masking import MaskingConfig
@@ -289,6 +290,7 @@ def pretrain(
     output_bias: Literal["zero", "frequencies"] | None = None,
     two_stage: "TwoStageConfig | Group | None" = None,
     adversarial: "AdversarialConfig | Group | None" = None,
+    single_pass: "SinglePassConfig | Group | None" = None,
     valid_rows: int | None = None,
     checkpoint: "CheckpointConfig | Group | None" = None,
     log: "LogConfig | Group | None" = None,

@@ -16,6 +16,7 @@ from electra.errors import InputError
 from electra.model.names import Role
 from electra.model.sizes import GENERATOR_WIDTH, PRESETS, EncoderConfig, Position, generator_config
 from electra.pretraining.masking import MaskingConfig
+from electra.pretraining.ngrams import SAMPLE_TOKENS
 from electra.pretraining.sampling import Sampling
 from electra.pretraining.start import is_run, read_networks, read_start, run_keys, shared_weights
 from electra.train.checkpoint import CheckpointConfig
@@ -99,8 +100,11 @@ ObjectiveName = Literal[
     "two_stage",
     "adversarial",
     "electric",
+    "single_pass",
 ]
-GeneratorKind = Literal["mlm", "uniform", "unigram", "two_tower"]
+GeneratorKind = Literal["mlm", "uniform", "unigram", "two_tower", "ngram"]
+UNTRAINED: tuple[GeneratorKind, ...] = ("uniform", "unigram", "ngram")
+"""Generators without a network."""
 Sharing = Literal["embeddings", "none", "all", "disentangled"]
 
 
@@ -110,7 +114,10 @@ class GeneratorConfig:
 
     kind: GeneratorKind = "mlm"
     """A small masked language model, tokens at random (uniform), tokens as frequent as in the corpus
-    (unigram), or the two towers of Electric."""
+    (unigram), the two towers of Electric, or tokens that stand elsewhere in the corpus between the same
+    neighbours (ngram)."""
+    ngram_tokens: int = SAMPLE_TOKENS
+    """Most tokens of the corpus to look for neighbours in, with kind ngram."""
     width: float = 0.25
     """Hidden size, feed-forward size and number of heads, as a fraction of the discriminator's."""
     depth: float = 1.0
@@ -130,11 +137,24 @@ class GeneratorConfig:
     def __post_init__(self) -> None:
         for key in ("width", "depth", "temperature"):
             _expect_positive(f"generator.{key}", getattr(self, key))
+        if self.ngram_tokens < 1:
+            raise InputError(f"generator.ngram_tokens is {self.ngram_tokens}, expected 1 or more tokens")
+        if self.kind == "ngram":
+            self.require_plain_draws()
         if self.sharing == "all" and (self.kind, self.width, self.depth) != ("mlm", 1, 1):
             raise InputError(
                 f"generator.sharing is all, but the generator is {self.kind} of width {self.width} and depth "
                 f"{self.depth}: one encoder for both needs kind mlm, width 1 and depth 1"
             )
+
+    def require_plain_draws(self) -> None:
+        """Refuse what needs a distribution: places of the corpus are drawn, each as likely as any other."""
+        for key, needed in (("sampling", "categorical"), ("temperature", 1.0)):
+            if getattr(self, key) != needed:
+                raise InputError(
+                    f"generator.{key} is {getattr(self, key)}, but generator.kind {self.kind} draws places "
+                    f"of the corpus, not from a distribution: set it to {needed}"
+                )
 
     @property
     def draws_as_is(self) -> bool:
@@ -175,6 +195,28 @@ class AdversarialConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SinglePassConfig:
+    """Masked and corrupted tokens in one row, for one encoder."""
+
+    replace_prob: float = 0.1
+    """Fraction of the tokens that are not masked which the generator's proposals replace."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.replace_prob < 1:
+            raise InputError(
+                f"single_pass.replace_prob is {self.replace_prob}, expected above 0 and below 1 (such as 0.1)"
+            )
+
+
+SINGLE_PASS_DEFAULTS = {
+    "generator.kind": "ngram",
+    "masking.mask_token_prob": 1.0,
+    "discriminator_weight": 10.0,
+}
+"""What single_pass has in place of the paper's values for two networks, where nobody says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
     """What is learned from the corpus; the defaults are the paper's ELECTRA."""
 
@@ -185,7 +227,7 @@ class PretrainConfig:
     generator_weight: float = 1.0
     """Weight of the generator's loss."""
     discriminator_weight: float = 50.0
-    """Weight of the discriminator's loss (the paper's λ)."""
+    """Weight of the discriminator's loss (the paper's λ). Default with single_pass: 10."""
     recovery_weight: float = 1.0
     """Weight of the loss for recovering original tokens, in replace_mlm and all_tokens_mlm."""
     output_bias: Literal["zero", "frequencies"] = "zero"
@@ -193,6 +235,7 @@ class PretrainConfig:
     replacements."""
     two_stage: TwoStageConfig = field(default_factory=TwoStageConfig)
     adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
+    single_pass: SinglePassConfig = field(default_factory=SinglePassConfig)
 
     def __post_init__(self) -> None:
         for key in ("generator_weight", "discriminator_weight", "recovery_weight"):
@@ -275,6 +318,8 @@ def paper_defaults(given: Given[Any]) -> dict[str, Any]:
         structure = run_keys(start) if is_run(start) else folder_keys(start)
     size = given.values.get("model.size", structure.get("model.size", ModelConfig.size))
     values: dict[str, Any] = {**paper_values(size), **structure}
+    if given.values.get("objective", values.get("objective")) == "single_pass":
+        values = {**SINGLE_PASS_DEFAULTS, **values}
     if given.values.get("train.max_time") or given.values.get("train.max_tokens"):
         # Another budget was chosen than a number of steps.
         del values["train.steps"]

@@ -16,8 +16,9 @@ from electra.model.cost import Attention, Memory, training_memory
 from electra.model.encoder import Encoder
 from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.sizes import EncoderConfig, generator_config
-from electra.pretraining.config import PretrainConfig
+from electra.pretraining.config import UNTRAINED, PretrainConfig
 from electra.pretraining.masking import Masker, TokenFacts
+from electra.pretraining.ngrams import NgramIndex
 from electra.pretraining.objectives import OBJECTIVES
 
 _ROWS = 4
@@ -32,13 +33,15 @@ def flops_per_token(config: PretrainConfig, encoder: EncoderConfig, *, length: i
     if config.objective == "mlm":
         return _encoder(encoder, length) + masked * _vocabulary(encoder)
     total = _encoder(encoder, length)
+    if config.objective == "single_pass":
+        return total + _detection(encoder) + masked * _vocabulary(encoder)
     if config.objective not in ("replace_mlm", "all_tokens_mlm"):
         total += _detection(encoder)
     if config.objective == "replace_mlm":
         total += masked * _vocabulary(encoder)
     if config.objective == "all_tokens_mlm":
         total += _vocabulary(encoder)
-    if config.generator.kind in ("uniform", "unigram"):
+    if config.generator.kind in UNTRAINED:
         return total
     generator = generator_config(encoder, width=config.generator.width, depth=config.generator.depth)
     towers = 2 if config.generator.kind == "two_tower" else 1
@@ -228,7 +231,7 @@ def estimate(model: ModelCost, work: Workload, machine: Machine) -> Estimate:
 
 def encoders_of(config: PretrainConfig, encoder: EncoderConfig) -> list[EncoderConfig]:
     """The encoders that an objective trains at the same time."""
-    if config.objective == "mlm" or config.generator.kind in ("uniform", "unigram"):
+    if config.objective == "mlm" or config.generator.kind in UNTRAINED:
         return [encoder]
     generator = generator_config(encoder, width=config.generator.width, depth=config.generator.depth)
     return [encoder, *[generator] * (2 if config.generator.kind == "two_tower" else 1)]
@@ -237,10 +240,12 @@ def encoders_of(config: PretrainConfig, encoder: EncoderConfig) -> list[EncoderC
 def count_parameters(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> dict[str, int]:
     """The weights of each part of the objective, without making them."""
     special = range(min(4, encoder.vocab_size))
-    with torch.device("meta"):
-        counts_V = torch.ones(encoder.vocab_size)
     tokens = TokenFacts(
-        vocab_size=encoder.vocab_size, mask_id=special[-1], special_ids=special, counts_V=counts_V
+        vocab_size=encoder.vocab_size,
+        mask_id=special[-1],
+        special_ids=special,
+        counts_V=torch.ones(encoder.vocab_size),
+        ngrams=NgramIndex.empty(encoder.vocab_size),
     )
     masker = Masker(
         config.masking,

@@ -18,7 +18,7 @@ from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
 from electra.pretraining.metrics import Sums, detection_sums, mean
-from electra.pretraining.networks import FixedGenerator, build_networks
+from electra.pretraining.networks import FixedGenerator, HostGenerator, build_networks
 from electra.pretraining.objectives.electra import (
     detect,
     detection_views,
@@ -48,7 +48,7 @@ class Adversarial(Objective):
         super().__init__(config, encoder, masker, tokens)
         require_true_samples(config)
         generator, head, self.discriminator = build_networks(config.generator, encoder, tokens)
-        if isinstance(generator, FixedGenerator) or head is None:
+        if isinstance(generator, FixedGenerator | HostGenerator) or head is None:
             raise InputError(
                 f"generator.kind is {config.generator.kind}, which learns nothing, but adversarial trains "
                 f"the generator: set it to mlm"

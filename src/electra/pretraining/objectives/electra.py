@@ -24,9 +24,9 @@ from electra.model.encoder import Encoder
 from electra.model.heads import DiscriminatorHead, GeneratorHead, token_loss
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import GeneratorConfig, PretrainConfig
-from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
+from electra.pretraining.masking import Inputs, Masked, Masker, Proposed, TokenFacts, pick
 from electra.pretraining.metrics import Sums, detection_sums, mean
-from electra.pretraining.networks import FixedGenerator, Generator, TwoTowers, build_networks
+from electra.pretraining.networks import FixedGenerator, Generator, HostGenerator, TwoTowers, build_networks
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
 from electra.pretraining.sampling import Corrupted, corrupt, draw_tokens, sample
 
@@ -38,10 +38,10 @@ class Proposal(NamedTuple):
     """What the generator says about the masked positions."""
 
     loss_P: Tensor
-    """Cross-entropy of the original tokens: the only part with a gradient."""
-    correct_P: Tensor
-    """Whether the most probable token is the original one."""
-    entropy_P: Tensor
+    """Cross-entropy of the original tokens: the only part with a gradient; 0 without a distribution."""
+    correct_P: Tensor | None
+    """Whether the most probable token is the original one; None without a distribution."""
+    entropy_P: Tensor | None
     """Of its distribution, in nats."""
     sampled_P: Tensor
     """The tokens it proposes."""
@@ -62,6 +62,7 @@ def vocabulary_reduce(
     if isinstance(generator, FixedGenerator):
         return generator.reduce
     assert head is not None, "a generator that learns has a head"
+    assert not isinstance(generator, HostGenerator), "a generator of the host has no logits"
     hidden_PD = masked_hidden(generator, inputs, masked)
     return partial(head.reduce, hidden_PD, generator.embeddings.word_embeddings.weight)
 
@@ -79,6 +80,10 @@ def run_generator(
     config: GeneratorConfig,
 ) -> Proposal:
     """The proposal of one training step, with dropout while sampling or without."""
+    if isinstance(generator, HostGenerator):
+        assert isinstance(masked, Proposed), "a generator of the host proposes when rows are masked"
+        nothing_P = masked.uniform_P.new_zeros(masked.uniform_P.shape, dtype=torch.float32)
+        return Proposal(nothing_P, None, None, masked.sampled_P)
     proposal = propose(vocabulary_reduce(generator, head, inputs, masked), masked, config)
     if config.sampling_dropout == "off" and generator.training:
         with torch.no_grad(), evaluating(generator):
@@ -125,11 +130,14 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def proposal_sums(proposal: Proposal, masked: Masked) -> Sums:
-    """The generator's metrics."""
+    """The generator's metrics; without a distribution, only how often it proposes the original token."""
+    sampled = {"sampled_accuracy": mean(proposal.sampled_P == masked.original_P)}
+    if proposal.correct_P is None or proposal.entropy_P is None:
+        return sampled
     return {
         "mlm_loss": mean(proposal.loss_P),
         "mlm_accuracy": mean(proposal.correct_P),
-        "sampled_accuracy": mean(proposal.sampled_P == masked.original_P),
+        **sampled,
         "generator_entropy": mean(proposal.entropy_P),
     }
 

@@ -52,9 +52,9 @@ from electra.model.encoder import Encoder
 from electra.model.names import Role
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
-from electra.pretraining.masking import Inputs, Masked, Masker, StepRandom, TokenFacts
+from electra.pretraining.masking import Inputs, Masked, Masker, Proposed, StepRandom, TokenFacts
 from electra.pretraining.metrics import Sums
-from electra.pretraining.networks import plain_tables
+from electra.pretraining.networks import HostGenerator, plain_tables
 
 Owner = Literal["generator", "discriminator"]
 
@@ -68,6 +68,10 @@ class Counts(NamedTuple):
     """Positions that are not padding."""
     ordinary: int
     """Those of them that hold no special token."""
+    judged: int = 0
+    """Those at which single_pass judges tokens: all that are not masked."""
+    proposed: int = 0
+    """Those of them that hold a proposal."""
 
 
 class StepOutput(NamedTuple):
@@ -115,9 +119,14 @@ class Objective(nn.Module, ABC):
         return self.loss(inputs, masked, self.count(inputs, masked) if totals is None else totals)
 
     def mask(self, inputs: Inputs, random: StepRandom) -> Masked:
-        """The rows as the generator will see them, on the host."""
+        """The rows as the generator will see them, on the host; with proposals, if they are made there."""
         noise_BLK = random.noise(self.masker, len(inputs.input_ids_BL))
-        return self.masker(inputs.input_ids_BL, inputs.lengths_B, noise_BLK)
+        masked = self.masker(inputs.input_ids_BL, inputs.lengths_B, noise_BLK)
+        generator = getattr(self, "generator", None)
+        if not isinstance(generator, HostGenerator):
+            return masked
+        sampled_P = generator.propose(inputs.input_ids_BL, masked.positions_P, masked.uniform_P)
+        return Proposed(**vars(masked), sampled_P=sampled_P)
 
     def count(self, inputs: Inputs, masked: Masked) -> Counts:
         """The positions that losses are taken at: what this part adds to the totals."""
