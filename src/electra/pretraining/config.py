@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from electra.config import Given
 from electra.errors import InputError
+from electra.model.heads import DetectionHead
 from electra.model.names import Role
 from electra.model.sizes import GENERATOR_WIDTH, PRESETS, EncoderConfig, Position, generator_config
 from electra.pretraining.masking import MaskingConfig
@@ -105,6 +106,12 @@ ObjectiveName = Literal[
 GeneratorKind = Literal["mlm", "uniform", "unigram", "two_tower", "ngram"]
 UNTRAINED: tuple[GeneratorKind, ...] = ("uniform", "unigram", "ngram")
 """Generators without a network."""
+DETECTING: tuple[ObjectiveName, ...] = (
+    *("electra", "electra_15", "two_stage", "adversarial", "electric", "single_pass"),
+)
+"""Objectives with a head that tells replaced tokens."""
+CORRECTING: tuple[ObjectiveName, ...] = ("electra", "electra_15", "single_pass")
+"""Objectives that can also name the original tokens."""
 Sharing = Literal["embeddings", "none", "all", "disentangled"]
 
 
@@ -129,6 +136,8 @@ class GeneratorConfig:
     """Sample a token from the generator's distribution, or always take the most probable one."""
     temperature: float = 1.0
     """Divides the generator's logits before a token is sampled."""
+    temperature_end: float | None = None
+    """Temperature at the end of the run, which it falls or rises to evenly. Default: it stays."""
     correct_token: Literal["allowed", "forbidden"] = "allowed"
     """Whether the original token may be sampled."""
     sampling_dropout: Literal["on", "off"] = "on"
@@ -137,6 +146,8 @@ class GeneratorConfig:
     def __post_init__(self) -> None:
         for key in ("width", "depth", "temperature"):
             _expect_positive(f"generator.{key}", getattr(self, key))
+        if self.temperature_end is not None:
+            _expect_positive("generator.temperature_end", self.temperature_end)
         if self.ngram_tokens < 1:
             raise InputError(f"generator.ngram_tokens is {self.ngram_tokens}, expected 1 or more tokens")
         if self.kind == "ngram":
@@ -149,12 +160,19 @@ class GeneratorConfig:
 
     def require_plain_draws(self) -> None:
         """Refuse what needs a distribution: places of the corpus are drawn, each as likely as any other."""
-        for key, needed in (("sampling", "categorical"), ("temperature", 1.0)):
+        for key, needed in (("sampling", "categorical"), ("temperature", 1.0), ("temperature_end", None)):
             if getattr(self, key) != needed:
                 raise InputError(
                     f"generator.{key} is {getattr(self, key)}, but generator.kind {self.kind} draws places "
                     f"of the corpus, not from a distribution: set it to {needed}"
                 )
+
+    def at(self, progress: float) -> "GeneratorConfig":
+        """With the temperature that it has when a share of the run is done."""
+        if self.temperature_end is None:
+            return self
+        temperature = self.temperature + (self.temperature_end - self.temperature) * progress
+        return dataclasses.replace(self, temperature=temperature, temperature_end=None)
 
     @property
     def draws_as_is(self) -> bool:
@@ -228,8 +246,19 @@ class PretrainConfig:
     """Weight of the generator's loss."""
     discriminator_weight: float = 50.0
     """Weight of the discriminator's loss (the paper's λ). Default with single_pass: 10."""
+    discriminator_weight_start: float | None = None
+    """Weight of the discriminator's loss in the first step, from which it goes to discriminator_weight.
+    Default: it is the same all the time."""
+    discriminator_weight_ramp: float = 0.1
+    """Share of the run in which it gets there, with discriminator_weight_start."""
+    discriminator_head: DetectionHead = "plain"
+    """What detects replaced tokens: a head that looks at the token's hidden state, as the original's, or one
+    that looks at that of [CLS] as well, as DeBERTaV3's."""
+    correction: Literal["none", "proposed"] = "none"
+    """Whether the encoder that detects replaced tokens must also name the original token wherever one was
+    proposed, as COCO-LM's: in electra, electra_15 and single_pass."""
     recovery_weight: float = 1.0
-    """Weight of the loss for recovering original tokens, in replace_mlm and all_tokens_mlm."""
+    """Weight of the loss for recovering original tokens: of correction, replace_mlm and all_tokens_mlm."""
     output_bias: Literal["zero", "frequencies"] = "zero"
     """Initial output biases of the heads: zero as in the original, or the frequencies of tokens and
     replacements."""
@@ -242,6 +271,28 @@ class PretrainConfig:
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{key} is {value}, expected 0 or more")
+        start, ramp = self.discriminator_weight_start, self.discriminator_weight_ramp
+        if start is not None and not (math.isfinite(start) and start >= 0):
+            raise InputError(f"discriminator_weight_start is {start}, expected 0 or more")
+        if not 0 < ramp <= 1:
+            raise InputError(f"discriminator_weight_ramp is {ramp}, expected a share of the run: 0.1, or 1")
+        for key, plain, known in (
+            ("correction", "none", CORRECTING),
+            ("discriminator_head", "plain", DETECTING),
+            ("discriminator_weight_start", None, DETECTING),
+        ):
+            if getattr(self, key) != plain and self.objective not in known:
+                raise InputError(
+                    f"{key} is {getattr(self, key)}, which {self.objective} has no use for: leave it out, or "
+                    f"set objective to one of {', '.join(known)}"
+                )
+
+    def discriminator_weight_at(self, progress: float) -> float:
+        """The weight of the discriminator's loss when a share of the run is done."""
+        start, end = self.discriminator_weight_start, self.discriminator_weight
+        if start is None:
+            return end
+        return start + (end - start) * min(1.0, progress / self.discriminator_weight_ramp)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,10 +34,13 @@ def flops_per_token(config: PretrainConfig, encoder: EncoderConfig, *, length: i
         return _encoder(encoder, length) + masked * _vocabulary(encoder)
     total = _encoder(encoder, length)
     if config.objective == "single_pass":
-        return total + _detection(encoder) + masked * _vocabulary(encoder)
+        named = masked
+        if config.correction == "proposed":
+            named += (1 - masked) * config.single_pass.replace_prob
+        return total + _detection(encoder) + named * _vocabulary(encoder)
     if config.objective not in ("replace_mlm", "all_tokens_mlm"):
         total += _detection(encoder)
-    if config.objective == "replace_mlm":
+    if config.objective == "replace_mlm" or config.correction == "proposed":
         total += masked * _vocabulary(encoder)
     if config.objective == "all_tokens_mlm":
         total += _vocabulary(encoder)

@@ -47,8 +47,6 @@ LEAST_PLACES = 5
 """A pair of neighbours that stands in fewer places tells too little: what stood there is mostly one token."""
 SAMPLE_TOKENS = 16_000_000
 """Tokens that are indexed, unless told otherwise: seconds of work, and at most half a gigabyte meanwhile."""
-CACHE = "cache"
-"""Folder of a dataset with what was derived from it, which can be made again and is no part of its seal."""
 KIND = "ngrams"
 FORMAT_VERSION = 1
 _SEED = 0
@@ -228,7 +226,7 @@ def open_index(rows: Rows, *, special_ids: Sequence[int], vocab_size: int, token
         "dataset_sha256": files.sha256(rows.folder / files.MANIFEST),
     }
     name = f"{KIND}-{hashlib.sha256(files.to_json(settings)).hexdigest()[:16]}"
-    folder = rows.folder / CACHE / name
+    folder = rows.folder / files.CACHE / name
     if not _is_whole(folder):
         index = index_rows(rows, special_ids=special_ids, vocab_size=vocab_size, tokens=tokens)
         try:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from electra.model.encoder import Encoder
-from electra.model.heads import DiscriminatorHead, GeneratorHead, token_loss
+from electra.model.heads import DETECTION_HEADS, DiscriminatorHead, GeneratorHead, token_loss
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import GeneratorConfig, PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, Proposed, TokenFacts, pick
@@ -150,6 +150,8 @@ class Detection(NamedTuple):
     """Above 0 a token looks replaced; in float32."""
     losses_BL: Tensor
     """Binary cross-entropy of the verdict."""
+    hidden_BLD: Tensor
+    """The states that the verdict rests on."""
 
 
 def detect(
@@ -157,8 +159,10 @@ def detect(
 ) -> Detection:
     """Corrupt the rows and let the discriminator look at them."""
     corrupted = corrupt(inputs.input_ids_BL, masked.positions_P, sampled_P)
-    logits_BL = suspicion(discriminator, head, inputs, corrupted.corrupted_ids_BL)
-    return Detection(corrupted, logits_BL, detection_losses(logits_BL, corrupted.replaced_BL))
+    hidden_BLD = discriminator(corrupted.corrupted_ids_BL, **inputs.context)
+    logits_BL = head(hidden_BLD).float()
+    losses_BL = detection_losses(logits_BL, corrupted.replaced_BL)
+    return Detection(corrupted, logits_BL, losses_BL, hidden_BLD)
 
 
 def suspicion(discriminator: Encoder, head: DiscriminatorHead, inputs: Inputs, ids_BL: Tensor) -> Tensor:
@@ -194,24 +198,36 @@ class Electra(Objective):
         self.generator, self.generator_head, self.discriminator = build_networks(
             config.generator, encoder, tokens
         )
-        self.discriminator_head = DiscriminatorHead(encoder)
+        self.discriminator_head = DETECTION_HEADS[config.discriminator_head](encoder)
+        self.recovery_head = None if config.correction == "none" else GeneratorHead(encoder)
 
     def loss(self, inputs: Inputs, masked: Masked, totals: Counts) -> StepOutput:
         """Generator's and discriminator's loss, weighted."""
-        proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.config.generator)
+        proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.generating)
         detection = detect(self.discriminator, self.discriminator_head, inputs, masked, proposal.sampled_P)
-        corrupted, logits_BL, losses_BL = detection
+        corrupted, logits_BL, losses_BL, hidden_BLD = detection
         judged_N, num_judged = self.judged(inputs, masked, totals)
         losses_N = pick(losses_BL, judged_N)
         generator_loss = share(proposal.loss_P, totals.masked)
         discriminator_loss = share(losses_N, num_judged)
+        loss = self.config.generator_weight * generator_loss + self.discriminator_weight * discriminator_loss
+        recovery: Sums = {}
+        if self.recovery_head is not None:
+            recovery_losses_P, correct_P = self.recovery_head.reduce(
+                pick(hidden_BLD, masked.positions_P),
+                self.discriminator.embeddings.word_embeddings.weight,
+                predict_tokens,
+                masked.original_P,
+            )
+            loss = loss + self.config.recovery_weight * share(recovery_losses_P, totals.masked)
+            recovery = {"recovery_loss": mean(recovery_losses_P), "recovery_accuracy": mean(correct_P)}
         return StepOutput(
-            loss=self.config.generator_weight * generator_loss
-            + self.config.discriminator_weight * discriminator_loss,
+            loss=loss,
             sums={
                 **proposal_sums(proposal, masked),
                 **detection_sums(losses_N, pick(logits_BL, judged_N), pick(corrupted.replaced_BL, judged_N)),
                 "replaced_fraction": mean(pick(corrupted.replaced_BL, inputs.text_N)),
+                **recovery,
             },
             views=detection_views(masked, corrupted, logits_BL),
         )

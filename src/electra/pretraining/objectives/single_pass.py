@@ -20,11 +20,11 @@ from torch import Tensor
 
 from electra.errors import InputError
 from electra.model.encoder import Encoder
-from electra.model.heads import DiscriminatorHead, GeneratorHead
+from electra.model.heads import DETECTION_HEADS, GeneratorHead
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import UNTRAINED, PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, StepRandom, TokenFacts, pick
-from electra.pretraining.metrics import detection_sums, mean
+from electra.pretraining.metrics import Sums, detection_sums, mean
 from electra.pretraining.networks import host_generator
 from electra.pretraining.objectives.electra import detection_losses, predict_tokens, suspicion
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
@@ -61,7 +61,7 @@ class SinglePass(Objective):
         self.proposer = host_generator(config.generator, tokens)
         self.generator = self.discriminator = Encoder(encoder)
         self.generator_head = GeneratorHead(encoder)
-        self.discriminator_head = DiscriminatorHead(encoder)
+        self.discriminator_head = DETECTION_HEADS[config.discriminator_head](encoder)
 
     def mask(self, inputs: Inputs, random: StepRandom) -> MaskedAndCorrupted:
         """Mask some tokens and replace some of the others, on the host."""
@@ -90,12 +90,7 @@ class SinglePass(Objective):
         """Cross-entropy of the masked tokens and of the verdicts on all others, weighted."""
         assert isinstance(masked, MaskedAndCorrupted)
         hidden_BLD = self.discriminator(masked.seen_ids_BL, **inputs.context)
-        losses_P, correct_P = self.generator_head.reduce(
-            pick(hidden_BLD, masked.positions_P),
-            self.discriminator.embeddings.word_embeddings.weight,
-            predict_tokens,
-            masked.original_P,
-        )
+        losses_P, correct_P = self.name_tokens(hidden_BLD, masked.positions_P, masked.original_P)
         logits_BL = self.discriminator_head(hidden_BLD).float()
         # A masked token is not judged: neither original nor replaced stands there.
         replaced = torch.zeros_like(inputs.input_ids_BL, dtype=torch.bool).flatten()
@@ -104,15 +99,22 @@ class SinglePass(Objective):
         replaced_N = replaced.index_select(0, masked.judged_N)
         logits_N = pick(logits_BL, masked.judged_N)
         losses_N = detection_losses(logits_N, replaced_N)
+        loss = self.config.generator_weight * share(losses_P, totals.masked)
+        loss = loss + self.discriminator_weight * share(losses_N, totals.judged)
+        recovery: Sums = {}
+        if self.config.correction == "proposed":
+            losses_R, correct_R = self.name_tokens(hidden_BLD, masked.proposed_R, original_R)
+            loss = loss + self.config.recovery_weight * share(losses_R, totals.proposed)
+            recovery = {"recovery_loss": mean(losses_R), "recovery_accuracy": mean(correct_R)}
         return StepOutput(
-            loss=self.config.generator_weight * share(losses_P, totals.masked)
-            + self.config.discriminator_weight * share(losses_N, totals.judged),
+            loss=loss,
             sums={
                 "mlm_loss": mean(losses_P),
                 "mlm_accuracy": mean(correct_P),
                 "sampled_accuracy": mean(masked.proposals_R == original_R),
                 **detection_sums(losses_N, logits_N, replaced_N),
                 "replaced_fraction": mean(replaced_N),
+                **recovery,
             },
             views={
                 "masked_ids_BL": masked.masked_ids_BL,
@@ -120,6 +122,15 @@ class SinglePass(Objective):
                 "replaced_BL": replaced.view_as(inputs.input_ids_BL),
                 "logits_BL": logits_BL.detach(),
             },
+        )
+
+    def name_tokens(self, hidden_BLD: Tensor, positions_P: Tensor, original_P: Tensor) -> tuple[Tensor, ...]:
+        """The loss of naming the original tokens at some positions, and whether the best guess is right."""
+        return self.generator_head.reduce(
+            pick(hidden_BLD, positions_P),
+            self.discriminator.embeddings.word_embeddings.weight,
+            predict_tokens,
+            original_P,
         )
 
     def suspicion(self, inputs: Inputs, ids_BL: Tensor) -> Tensor | None:
