@@ -24,6 +24,7 @@ from electra.errors import InputError
 
 if TYPE_CHECKING:
     from electra.formats.export import Form
+    from electra.model.heads import DetectionHead
     from electra.model.names import Role
     from electra.prediction.load import Engine
     from electra.prediction.model import Model
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         ModelConfig,
         ObjectiveName,
         PretrainTrainConfig,
+        SinglePassConfig,
         TwoStageConfig,
     )
     from electra.pretraining.masking import MaskingConfig
@@ -285,10 +287,15 @@ def pretrain(
     masking: "MaskingConfig | Group | None" = None,
     generator_weight: float | None = None,
     discriminator_weight: float | None = None,
+    discriminator_weight_start: float | None = None,
+    discriminator_weight_ramp: float | None = None,
+    discriminator_head: "DetectionHead | None" = None,
+    correction: Literal["none", "proposed"] | None = None,
     recovery_weight: float | None = None,
     output_bias: Literal["zero", "frequencies"] | None = None,
     two_stage: "TwoStageConfig | Group | None" = None,
     adversarial: "AdversarialConfig | Group | None" = None,
+    single_pass: "SinglePassConfig | Group | None" = None,
     valid_rows: int | None = None,
     checkpoint: "CheckpointConfig | Group | None" = None,
     log: "LogConfig | Group | None" = None,

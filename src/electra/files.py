@@ -27,6 +27,8 @@ def _mode_of_new_files() -> int:
 
 _NEW_FILE = _mode_of_new_files()
 MANIFEST = "manifest.json"
+CACHE = "cache"
+"""Folder in an artefact with what was derived from it: it can be made again, and is no part of its seal."""
 
 
 def sha256(path: Path) -> str:
@@ -139,7 +141,8 @@ def damaged_files(
 ) -> Iterator[str]:
     """One line for every file that is missing, or of other size or contents than when it was sealed.
 
-    Of the `unhashed` only the size is compared: who reads them compares the checksum on the way.
+    Of the `unhashed` only the size is compared: who reads them compares the checksum on the way. What was
+    made of the folder since, below `CACHE`, is not looked at.
     """
     for name, facts in manifest["files"].items():
         path = folder / name
@@ -151,7 +154,8 @@ def damaged_files(
             yield f"{path}: contents changed (SHA-256 differs)"
     known = {*manifest["files"], MANIFEST}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and str(path.relative_to(folder)) not in known:
+        name = path.relative_to(folder)
+        if path.is_file() and str(name) not in known and name.parts[0] != CACHE:
             yield f"{path}: not in the manifest"
 
 

@@ -11,6 +11,7 @@ from electra.model.sizes import EncoderConfig
 from electra.pretraining import metrics
 from electra.pretraining.config import GeneratorConfig, PretrainConfig
 from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
+from electra.pretraining.ngrams import index_ids
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
 from electra.seeds import numpy_generator
@@ -30,6 +31,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "two_stage": {"generator": GeneratorConfig(sharing="none", width=1.0)},
     "adversarial": {},
     "electric": {"generator": GeneratorConfig(kind="two_tower", width=0.5)},
+    "single_pass": {"generator": GeneratorConfig(kind="ngram"), "discriminator_weight": 10.0},
 }
 
 
@@ -96,8 +98,9 @@ class Toy:
 
 
 def make_toy() -> Toy:
-    return Toy(
-        TokenFacts(vocab_size=VOCAB_SIZE, mask_id=MASK, special_ids=(PAD, CLS, SEP, MASK)),
+    tokens = TokenFacts(vocab_size=VOCAB_SIZE, mask_id=MASK, special_ids=(PAD, CLS, SEP, MASK))
+    toy = Toy(
+        tokens,
         EncoderConfig(
             vocab_size=VOCAB_SIZE,
             embedding_size=32,
@@ -108,6 +111,11 @@ def make_toy() -> Toy:
             max_position_embeddings=LONGEST,
         ),
     )
+    ids_BL = toy.sentences(500, seed=10**7).input_ids_BL
+    index = index_ids(
+        [ids_BL[ids_BL != PAD]], vocab_size=VOCAB_SIZE, special_ids=tokens.special_ids, most=ids_BL.size
+    )
+    return dataclasses.replace(toy, tokens=dataclasses.replace(tokens, ngrams=index))
 
 
 @pytest.fixture(scope="session")

@@ -156,11 +156,11 @@ def interrupt(monkeypatch):
     def at(*steps, number=signal.SIGTERM):
         begin, left = PretrainProblem.begin, set(steps)
 
-        def begin_or_signal(self, *, step, batch_number):
+        def begin_or_signal(self, *, step, batch_number, progress):
             if step in left:
                 left.remove(step)
                 signal.raise_signal(number)
-            return begin(self, step=step, batch_number=batch_number)
+            return begin(self, step=step, batch_number=batch_number, progress=progress)
 
         monkeypatch.setattr(PretrainProblem, "begin", begin_or_signal)
 

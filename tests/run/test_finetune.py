@@ -122,11 +122,11 @@ def interrupt(monkeypatch):
     def at(*places):
         begin, left = FinetuneProblem.begin, set(places)
 
-        def begin_or_signal(self, *, step, batch_number):
+        def begin_or_signal(self, *, step, batch_number, progress):
             if (self.seed, step) in left:
                 left.remove((self.seed, step))
                 signal.raise_signal(signal.SIGTERM)
-            return begin(self, step=step, batch_number=batch_number)
+            return begin(self, step=step, batch_number=batch_number, progress=progress)
 
         monkeypatch.setattr(FinetuneProblem, "begin", begin_or_signal)
 
@@ -214,11 +214,11 @@ def test_the_same_holds_in_bf16(tune, tmp_path, interrupt):
 def test_a_crash_costs_only_what_came_after_the_last_checkpoint(tune, tuned, tmp_path, monkeypatch):
     begin, worked_on = FinetuneProblem.begin, []
 
-    def begin_or_crash(self, *, step, batch_number):
+    def begin_or_crash(self, *, step, batch_number, progress):
         worked_on.append((self.seed, step))
         if worked_on.count((1, 11)) == 1 and (self.seed, step) == (1, 11):
             raise RuntimeError("the machine is gone")
-        return begin(self, step=step, batch_number=batch_number)
+        return begin(self, step=step, batch_number=batch_number, progress=progress)
 
     monkeypatch.setattr(FinetuneProblem, "begin", begin_or_crash)
     with pytest.raises(RuntimeError, match="gone"):
@@ -257,9 +257,9 @@ def test_finished_seeds_are_not_trained_again(tune, tuned, tmp_path, monkeypatch
     worked_on = []
     begin = FinetuneProblem.begin
 
-    def note_and_begin(self, *, step, batch_number):
+    def note_and_begin(self, *, step, batch_number, progress):
         worked_on.append(self.seed)
-        return begin(self, step=step, batch_number=batch_number)
+        return begin(self, step=step, batch_number=batch_number, progress=progress)
 
     monkeypatch.setattr(FinetuneProblem, "begin", note_and_begin)
     tune(tmp_path / "out")

@@ -305,10 +305,10 @@ def test_memory_that_runs_out_names_the_key(runs, tmp_path, monkeypatch, capsys)
 def test_two_runs_in_one_folder_are_refused(runs, tmp_path, capsys, monkeypatch):
     begin = PretrainProblem.begin
 
-    def begin_twice(self, *, step, batch_number):
+    def begin_twice(self, *, step, batch_number, progress):
         if step == 2:
             assert cli.main(runs.words(tmp_path / "run")) == cli.BAD_INPUT
-        return begin(self, step=step, batch_number=batch_number)
+        return begin(self, step=step, batch_number=batch_number, progress=progress)
 
     monkeypatch.setattr(PretrainProblem, "begin", begin_twice)
     runs.pretrain(tmp_path / "run", train__steps=3)

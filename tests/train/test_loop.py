@@ -61,7 +61,7 @@ class Line:
     headlines: dict = field(default_factory=lambda: {"error": "error"})
     flops_per_token: float = 18.0
 
-    def begin(self, *, step, batch_number):
+    def begin(self, *, step, batch_number, progress):
         factor = math.nan if batch_number in self.spoiled else 1.0
         starts = range(0, POINTS, self.rows_at_once)
         sizes = [min(self.rows_at_once, POINTS - start) for start in starts]

@@ -18,7 +18,15 @@ from electra import files
 from electra.errors import InputError
 from electra.model.names import ARCHITECTURES, Role
 from electra.model.sizes import EncoderConfig, transformers_obstacle
-from electra.model.store import CONFIG, TOKENIZER_LENGTH, ModelFolder, lay_out, open_model, write_model
+from electra.model.store import (
+    CONFIG,
+    TOKENIZER_LENGTH,
+    ModelFolder,
+    head_obstacle,
+    lay_out,
+    open_model,
+    write_model,
+)
 from electra.prediction.load import SEQ_LENGTH
 from electra.tasks.families.similarity import add_sentence_transformer
 from electra.tasks.model import KIND as FINE_TUNED
@@ -107,6 +115,12 @@ def seal(folder: Path, source: ExportSource, facts: Mapping[str, Any]) -> None:
 def check_expressible(source: ExportSource) -> None:
     """Refuse an encoder that transformers has no class for."""
     obstacle = transformers_obstacle(source.config)
+    head = head_obstacle(source.model.head_state()) if source.part == "discriminator" else None
+    if head is not None:
+        raise InputError(
+            f"{source.path}: {head}. --part encoder exports the encoder without it, --to onnx all of it; a "
+            "model for transformers is pre-trained with --discriminator_head plain"
+        )
     if obstacle is not None:
         raise InputError(
             f"{source.path}: {obstacle}. It can be exported with --to onnx and used with electra.load; a "

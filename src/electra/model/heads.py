@@ -8,8 +8,8 @@ B rows, L positions, P chosen positions, C of them in a chunk, V tokens, K beams
 an embedding E, a hidden layer F.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -151,6 +151,34 @@ class DiscriminatorHead(nn.Module):
         """Logits (B, L)."""
         logits_BL: Tensor = self.output(self.norm(functional.gelu(self.dense(hidden_BLD)))).squeeze(-1)
         return logits_BL
+
+
+class DiscriminatorHeadWithCls(DiscriminatorHead):
+    """The same, of each position's state with that of [CLS] added to it, as DeBERTaV3 has it.
+
+    A verdict then knows the whole text even where attention does not bring it there, and [CLS], which most
+    tasks read, learns in pre-training what is unusual about a text.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.context_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """Logits (B, L)."""
+        return super().forward(self.context_norm(hidden_BLD + hidden_BLD[:, :1]))
+
+
+DetectionHead = Literal["plain", "with_cls"]
+DETECTION_HEADS: dict[DetectionHead, type[DiscriminatorHead]] = {
+    "plain": DiscriminatorHead,
+    "with_cls": DiscriminatorHeadWithCls,
+}
+
+
+def detection_head_of(names: Iterable[str]) -> DetectionHead:
+    """Which head it is that has weights of these names."""
+    return "with_cls" if any("context_norm." in name for name in names) else "plain"
 
 
 class ClassificationHead(nn.Module):

@@ -14,7 +14,7 @@ Weights are compared with the manifest while they are read. Nothing is ever unpi
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from electra import files
 from electra.errors import InputError
 from electra.model import names
 from electra.model.encoder import Encoder
-from electra.model.heads import DiscriminatorHead, GeneratorHead
+from electra.model.heads import DETECTION_HEADS, DiscriminatorHead, GeneratorHead, detection_head_of
 from electra.model.names import ARCHITECTURES, Role
 from electra.model.sizes import EncoderConfig, transformers_obstacle
 from electra.tensors import read_tensors, write_tensors
@@ -231,8 +231,10 @@ class ModelFolder:
         """The head of pre-training, if there is one."""
         if self.role == "encoder":
             return None
-        build = HEADS[self.role]
-        return filled(lambda: build(self.config), self.head_state(), where=str(self.path))
+        build, state = HEADS[self.role], self.head_state()
+        if self.role == "discriminator":
+            build = DETECTION_HEADS[detection_head_of(state)]
+        return filled(lambda: build(self.config), state, where=str(self.path))
 
     def partner(self) -> "ModelFolder | None":
         """The other network of the same run, in the folder beside this one; None if there is none."""
@@ -368,12 +370,20 @@ class Contents:
     """For head.safetensors: what transformers has no class for, by our names."""
 
 
+def head_obstacle(names_of_weights: Iterable[str]) -> str | None:
+    """Why transformers has no class for a head with weights of these names; None if it has one."""
+    if detection_head_of(names_of_weights) == "plain":
+        return None
+    return "its detection head looks at [CLS], which no class of transformers does"
+
+
 def lay_out(config: EncoderConfig | None, state: Mapping[str, Tensor], role: Role) -> Contents:
     """One network of a state dict of ours, for transformers if it can express it, else by our names.
 
     Without a config it is no single encoder; without the head of its role it is an encoder alone.
     """
     obstacle = "it is not a single encoder" if config is None else transformers_obstacle(config)
+    obstacle = obstacle or head_obstacle(name for name in state if name.startswith(f"{role}_head."))
     if config is None or obstacle is not None:
         sizes = {} if config is None else dataclasses.asdict(config)
         own = {name: one for name, one in state.items() if name.startswith((f"{role}.", f"{role}_head."))}

@@ -5,7 +5,7 @@ the end of the budget and writes RUN/final, a folder for each encoder. `first_st
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from electra.model.store import write_networks
 from electra.pretraining import cost
 from electra.pretraining.config import FREE_KEYS, PretrainRunConfig
 from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
+from electra.pretraining.ngrams import open_index
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
 from electra.pretraining.start import begin_from, read_start
@@ -73,6 +74,20 @@ class Data:
             folder=folder, rows=rows, valid_rows=Rows(folder, "valid"), tokenizer=tokenizer, tokens=tokens
         )
 
+    def with_ngrams(self, tokens: int, world: World) -> "Data":
+        """The same with the index of at most so many tokens, made by one process if it is not there yet."""
+        index = None
+        for turn in (world.writes, not world.writes):
+            if turn:
+                index = open_index(
+                    self.rows,
+                    special_ids=self.tokens.special_ids,
+                    vocab_size=self.tokens.vocab_size,
+                    tokens=tokens,
+                )
+            world.barrier()
+        return replace(self, tokens=replace(self.tokens, ngrams=index))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining:
@@ -93,6 +108,8 @@ class Pretraining:
 def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
     """Put a run together: data, objective, problem, optimizer."""
     data = Data.read(Path(settings.data))
+    if settings.generator.kind == "ngram" and settings.objective != "mlm":
+        data = data.with_ngrams(settings.generator.ngram_tokens, engine.world)
     encoder = settings.model.encoder(vocab_size=data.tokens.vocab_size)
     if encoder.max_position_embeddings < data.rows.seq_length:
         raise InputError(
@@ -157,7 +174,7 @@ def separate_networks(settings: PretrainRunConfig, objective: Objective) -> Call
     if train.optimizers == "joint":
         return None
     owned = objective.parameters_by_owner()
-    if len(owned) < 2 or settings.generator.sharing == "all":
+    if len(owned) < 2 or settings.generator.sharing == "all" or settings.objective == "single_pass":
         raise InputError(
             f"train.optimizers is separate, but objective {settings.objective} with generator.kind "
             f"{settings.generator.kind} and generator.sharing {settings.generator.sharing} trains one "

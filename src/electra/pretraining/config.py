@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from electra.config import Given
 from electra.errors import InputError
+from electra.model.heads import DetectionHead
 from electra.model.names import Role
 from electra.model.sizes import (
     GENERATOR_WIDTH,
@@ -24,6 +25,7 @@ from electra.model.sizes import (
     generator_config,
 )
 from electra.pretraining.masking import MaskingConfig
+from electra.pretraining.ngrams import SAMPLE_TOKENS
 from electra.pretraining.sampling import Sampling
 from electra.pretraining.start import is_run, read_networks, read_start, run_keys, shared_weights
 from electra.train.checkpoint import CheckpointConfig
@@ -119,8 +121,17 @@ ObjectiveName = Literal[
     "two_stage",
     "adversarial",
     "electric",
+    "single_pass",
 ]
-GeneratorKind = Literal["mlm", "uniform", "unigram", "two_tower"]
+GeneratorKind = Literal["mlm", "uniform", "unigram", "two_tower", "ngram"]
+UNTRAINED: tuple[GeneratorKind, ...] = ("uniform", "unigram", "ngram")
+"""Generators without a network."""
+DETECTING: tuple[ObjectiveName, ...] = (
+    *("electra", "electra_15", "two_stage", "adversarial", "electric", "single_pass"),
+)
+"""Objectives with a head that tells replaced tokens."""
+CORRECTING: tuple[ObjectiveName, ...] = ("electra", "electra_15", "single_pass")
+"""Objectives that can also name the original tokens."""
 Sharing = Literal["embeddings", "none", "all", "disentangled"]
 
 
@@ -130,7 +141,10 @@ class GeneratorConfig:
 
     kind: GeneratorKind = "mlm"
     """A small masked language model, tokens at random (uniform), tokens as frequent as in the corpus
-    (unigram), or the two towers of Electric."""
+    (unigram), the two towers of Electric, or tokens that stand elsewhere in the corpus between the same
+    neighbours (ngram)."""
+    ngram_tokens: int = SAMPLE_TOKENS
+    """Most tokens of the corpus to look for neighbours in, with kind ngram."""
     width: float = 0.25
     """Hidden size, feed-forward size and number of heads, as a fraction of the discriminator's."""
     depth: float = 1.0
@@ -142,6 +156,8 @@ class GeneratorConfig:
     """Sample a token from the generator's distribution, or always take the most probable one."""
     temperature: float = 1.0
     """Divides the generator's logits before a token is sampled."""
+    temperature_end: float | None = None
+    """Temperature at the end of the run, which it falls or rises to evenly. Default: it stays."""
     correct_token: Literal["allowed", "forbidden"] = "allowed"
     """Whether the original token may be sampled."""
     sampling_dropout: Literal["on", "off"] = "on"
@@ -150,11 +166,33 @@ class GeneratorConfig:
     def __post_init__(self) -> None:
         for key in ("width", "depth", "temperature"):
             _expect_positive(f"generator.{key}", getattr(self, key))
+        if self.temperature_end is not None:
+            _expect_positive("generator.temperature_end", self.temperature_end)
+        if self.ngram_tokens < 1:
+            raise InputError(f"generator.ngram_tokens is {self.ngram_tokens}, expected 1 or more tokens")
+        if self.kind == "ngram":
+            self.require_plain_draws()
         if self.sharing == "all" and (self.kind, self.width, self.depth) != ("mlm", 1, 1):
             raise InputError(
                 f"generator.sharing is all, but the generator is {self.kind} of width {self.width} and depth "
                 f"{self.depth}: one encoder for both needs kind mlm, width 1 and depth 1"
             )
+
+    def require_plain_draws(self) -> None:
+        """Refuse what needs a distribution: places of the corpus are drawn, each as likely as any other."""
+        for key, needed in (("sampling", "categorical"), ("temperature", 1.0), ("temperature_end", None)):
+            if getattr(self, key) != needed:
+                raise InputError(
+                    f"generator.{key} is {getattr(self, key)}, but generator.kind {self.kind} draws places "
+                    f"of the corpus, not from a distribution: set it to {needed}"
+                )
+
+    def at(self, progress: float) -> "GeneratorConfig":
+        """With the temperature that it has when a share of the run is done."""
+        if self.temperature_end is None:
+            return self
+        temperature = self.temperature + (self.temperature_end - self.temperature) * progress
+        return dataclasses.replace(self, temperature=temperature, temperature_end=None)
 
     @property
     def draws_as_is(self) -> bool:
@@ -195,6 +233,28 @@ class AdversarialConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SinglePassConfig:
+    """Masked and corrupted tokens in one row, for one encoder."""
+
+    replace_prob: float = 0.1
+    """Fraction of the tokens that are not masked which the generator's proposals replace."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.replace_prob < 1:
+            raise InputError(
+                f"single_pass.replace_prob is {self.replace_prob}, expected above 0 and below 1 (such as 0.1)"
+            )
+
+
+SINGLE_PASS_DEFAULTS = {
+    "generator.kind": "ngram",
+    "masking.mask_token_prob": 1.0,
+    "discriminator_weight": 10.0,
+}
+"""What single_pass has in place of the paper's values for two networks, where nobody says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
     """What is learned from the corpus; the defaults are the paper's ELECTRA."""
 
@@ -205,20 +265,54 @@ class PretrainConfig:
     generator_weight: float = 1.0
     """Weight of the generator's loss."""
     discriminator_weight: float = 50.0
-    """Weight of the discriminator's loss (the paper's λ)."""
+    """Weight of the discriminator's loss (the paper's λ). Default with single_pass: 10."""
+    discriminator_weight_start: float | None = None
+    """Weight of the discriminator's loss in the first step, from which it goes to discriminator_weight.
+    Default: it is the same all the time."""
+    discriminator_weight_ramp: float = 0.1
+    """Share of the run in which it gets there, with discriminator_weight_start."""
+    discriminator_head: DetectionHead = "plain"
+    """What detects replaced tokens: a head that looks at the token's hidden state, as the original's, or one
+    that looks at that of [CLS] as well, as DeBERTaV3's."""
+    correction: Literal["none", "proposed"] = "none"
+    """Whether the encoder that detects replaced tokens must also name the original token wherever one was
+    proposed, as COCO-LM's: in electra, electra_15 and single_pass."""
     recovery_weight: float = 1.0
-    """Weight of the loss for recovering original tokens, in replace_mlm and all_tokens_mlm."""
+    """Weight of the loss for recovering original tokens: of correction, replace_mlm and all_tokens_mlm."""
     output_bias: Literal["zero", "frequencies"] = "zero"
     """Initial output biases of the heads: zero as in the original, or the frequencies of tokens and
     replacements."""
     two_stage: TwoStageConfig = field(default_factory=TwoStageConfig)
     adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
+    single_pass: SinglePassConfig = field(default_factory=SinglePassConfig)
 
     def __post_init__(self) -> None:
         for key in ("generator_weight", "discriminator_weight", "recovery_weight"):
             value = getattr(self, key)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{key} is {value}, expected 0 or more")
+        start, ramp = self.discriminator_weight_start, self.discriminator_weight_ramp
+        if start is not None and not (math.isfinite(start) and start >= 0):
+            raise InputError(f"discriminator_weight_start is {start}, expected 0 or more")
+        if not 0 < ramp <= 1:
+            raise InputError(f"discriminator_weight_ramp is {ramp}, expected a share of the run: 0.1, or 1")
+        for key, plain, known in (
+            ("correction", "none", CORRECTING),
+            ("discriminator_head", "plain", DETECTING),
+            ("discriminator_weight_start", None, DETECTING),
+        ):
+            if getattr(self, key) != plain and self.objective not in known:
+                raise InputError(
+                    f"{key} is {getattr(self, key)}, which {self.objective} has no use for: leave it out, or "
+                    f"set objective to one of {', '.join(known)}"
+                )
+
+    def discriminator_weight_at(self, progress: float) -> float:
+        """The weight of the discriminator's loss when a share of the run is done."""
+        start, end = self.discriminator_weight_start, self.discriminator_weight
+        if start is None:
+            return end
+        return start + (end - start) * min(1.0, progress / self.discriminator_weight_ramp)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +389,8 @@ def paper_defaults(given: Given[Any]) -> dict[str, Any]:
         structure = run_keys(start) if is_run(start) else folder_keys(start)
     size = given.values.get("model.size", structure.get("model.size", ModelConfig.size))
     values: dict[str, Any] = {**paper_values(size), **structure}
+    if given.values.get("objective", values.get("objective")) == "single_pass":
+        values = {**SINGLE_PASS_DEFAULTS, **values}
     if given.values.get("train.max_time") or given.values.get("train.max_tokens"):
         # Another budget was chosen than a number of steps.
         del values["train.steps"]

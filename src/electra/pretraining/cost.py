@@ -17,8 +17,9 @@ from electra.model.encoder import Encoder
 from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.names import is_layer_matrix
 from electra.model.sizes import EncoderConfig, generator_config
-from electra.pretraining.config import PretrainConfig
+from electra.pretraining.config import UNTRAINED, PretrainConfig
 from electra.pretraining.masking import Masker, TokenFacts
+from electra.pretraining.ngrams import NgramIndex
 from electra.pretraining.objectives import OBJECTIVES
 from electra.pretraining.objectives.protocol import Objective
 from electra.train.optim import OptimizerName
@@ -35,13 +36,18 @@ def flops_per_token(config: PretrainConfig, encoder: EncoderConfig, *, length: i
     if config.objective == "mlm":
         return _encoder(encoder, length) + masked * _vocabulary(encoder)
     total = _encoder(encoder, length)
+    if config.objective == "single_pass":
+        named = masked
+        if config.correction == "proposed":
+            named += (1 - masked) * config.single_pass.replace_prob
+        return total + _detection(encoder) + named * _vocabulary(encoder)
     if config.objective not in ("replace_mlm", "all_tokens_mlm"):
         total += _detection(encoder)
-    if config.objective == "replace_mlm":
+    if config.objective == "replace_mlm" or config.correction == "proposed":
         total += masked * _vocabulary(encoder)
     if config.objective == "all_tokens_mlm":
         total += _vocabulary(encoder)
-    if config.generator.kind in ("uniform", "unigram"):
+    if config.generator.kind in UNTRAINED:
         return total
     generator = generator_config(encoder, width=config.generator.width, depth=config.generator.depth)
     towers = 2 if config.generator.kind == "two_tower" else 1
@@ -253,7 +259,7 @@ def estimate(model: ModelCost, work: Workload, machine: Machine) -> Estimate:
 
 def encoders_of(config: PretrainConfig, encoder: EncoderConfig) -> list[EncoderConfig]:
     """The encoders that an objective trains at the same time."""
-    if config.objective == "mlm" or config.generator.kind in ("uniform", "unigram"):
+    if config.objective == "mlm" or config.generator.kind in UNTRAINED:
         return [encoder]
     generator = generator_config(encoder, width=config.generator.width, depth=config.generator.depth)
     return [encoder, *[generator] * (2 if config.generator.kind == "two_tower" else 1)]
@@ -266,10 +272,12 @@ def count_parameters(config: PretrainConfig, encoder: EncoderConfig, *, length: 
 
 def _without_weights(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> Objective:
     special = range(min(4, encoder.vocab_size))
-    with torch.device("meta"):
-        counts_V = torch.ones(encoder.vocab_size)
     tokens = TokenFacts(
-        vocab_size=encoder.vocab_size, mask_id=special[-1], special_ids=special, counts_V=counts_V
+        vocab_size=encoder.vocab_size,
+        mask_id=special[-1],
+        special_ids=special,
+        counts_V=torch.ones(encoder.vocab_size),
+        ngrams=NgramIndex.empty(encoder.vocab_size),
     )
     masker = Masker(
         config.masking,

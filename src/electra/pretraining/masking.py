@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from electra.errors import InputError
+from electra.pretraining.ngrams import NgramIndex
 from electra.seeds import derive, torch_generator
 from electra.text.batches import Batch
 
@@ -125,6 +126,8 @@ class TokenFacts:
     """Which tokens continue a word, like ##s; None where the vocabulary does not tell."""
     counts_V: Tensor | None = None
     """How often each token occurs in the corpus, for the unigram generator."""
+    ngrams: NgramIndex | None = None
+    """Which tokens stand between which neighbours in the corpus, for the ngram generator."""
 
     @property
     def special_mask(self) -> Tensor:
@@ -209,6 +212,14 @@ class Masked:
         return type(self)(**copied(vars(self), device))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Proposed(Masked):
+    """Rows for which a generator of the host has made its proposals already."""
+
+    sampled_P: Tensor
+    """The tokens it proposes for the chosen positions."""
+
+
 class Masker:
     """Masks rows of one vocabulary, on the host: how many tokens are chosen only a look at the data tells.
 
@@ -280,6 +291,15 @@ class Masker:
             chosen_U=torch.unique(positions_P) if self.config.replacement == "as_google" else positions_P,
             ordinary_M=rows_M * width + columns_M,
         )
+
+    def others(self, masked: Masked, noise_BLK: Tensor, *, share: float) -> tuple[Tensor, Tensor]:
+        """Choose a share of the positions that are not masked -> positions, a uniform number for each."""
+        width = masked.masked_ids_BL.shape[1]
+        # At positions that stay unmasked nothing else depends on these numbers.
+        noise_MK = noise_BLK[masked.ordinary_M // width, masked.ordinary_M % width]
+        is_other_M = ~torch.isin(masked.ordinary_M, masked.chosen_U)
+        chosen_M = is_other_M & (noise_MK[:, _ACTION] < share)
+        return masked.ordinary_M[chosen_M], noise_MK[chosen_M, _SAMPLE]
 
     def _count(self, candidate_BL: Tensor, lengths_B: Tensor) -> Tensor:
         """How many tokens to choose in each row: the original's rule, and none without any candidate."""

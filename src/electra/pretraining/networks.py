@@ -24,6 +24,7 @@ import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -33,12 +34,14 @@ from electra.errors import InputError
 from electra.model.encoder import AttentionInputs, Embeddings, Encoder
 from electra.model.heads import LOGITS_PER_CHUNK, DiscriminatorHead, GeneratorHead
 from electra.model.sizes import EncoderConfig, generator_config
-from electra.pretraining.config import GeneratorConfig, PretrainConfig
+from electra.pretraining.config import UNTRAINED, GeneratorConfig, PretrainConfig
 from electra.pretraining.masking import TokenFacts
+from electra.pretraining.ngrams import Leaving, NgramIndex, frequency_index
 from electra.pretraining.sampling import Unigram
 
-JUDGE_EVERY_POSITION = ("electra", "two_stage", "adversarial")
-"""Objectives whose discriminator does. The gate of all_tokens_mlm and the energy of electric are others."""
+JUDGE_EVERY_POSITION = ("electra", "two_stage", "adversarial", "single_pass")
+"""Objectives whose discriminator does, at least where nothing is masked. The gate of all_tokens_mlm and the
+energy of electric are others."""
 
 
 def start_at_frequencies(objective: nn.Module, config: PretrainConfig, tokens: TokenFacts) -> None:
@@ -50,7 +53,9 @@ def start_at_frequencies(objective: nn.Module, config: PretrainConfig, tokens: T
                 part.bias.copy_(bias_V)
             if isinstance(part, DiscriminatorHead) and config.objective in JUDGE_EVERY_POSITION:
                 # Almost all that is masked is replaced, while the generator draws by frequency alone.
-                part.output.bias.fill_(math.log(mask_prob / (1 - mask_prob)))
+                single = config.objective == "single_pass"
+                replaced = config.single_pass.replace_prob if single else mask_prob
+                part.output.bias.fill_(math.log(replaced / (1 - replaced)))
 
 
 def log_frequencies(tokens: TokenFacts) -> Tensor:
@@ -149,11 +154,50 @@ class FixedGenerator(nn.Module):
         return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
 
-Generator = Encoder | TwoTowers | FixedGenerator
+class HostGenerator(nn.Module):
+    """A generator without weights that proposes tokens on the host, where rows are masked."""
+
+    def __init__(self, index: NgramIndex, *, nothing: int, leaving: Leaving) -> None:
+        """`nothing`: an id that no row has, such as that of [MASK]."""
+        super().__init__()
+        self.index, self.nothing, self.leaving = index, nothing, leaving
+
+    @torch.no_grad()
+    def propose(self, input_ids_BL: Tensor, positions_P: Tensor, uniform_P: Tensor) -> Tensor:
+        """A token for each of some positions in `input_ids_BL.flatten()`."""
+        proposed_P = self.index.propose(
+            input_ids_BL.numpy(),
+            positions_P.numpy(),
+            uniform_P.numpy(),
+            nothing=self.nothing,
+            leaving=self.leaving,
+        )
+        return torch.from_numpy(proposed_P)
+
+
+def host_generator(config: GeneratorConfig, tokens: TokenFacts) -> HostGenerator:
+    """A generator of a kind that has no network, for rows on the host. It never proposes special tokens."""
+    config.require_plain_draws()
+    index = tokens.ngrams
+    match config.kind:
+        case "uniform":
+            index = frequency_index(np.ones(tokens.vocab_size, np.int64), special_ids=tokens.special_ids)
+        case "unigram":
+            index = frequency_index(_counts(tokens).numpy(), special_ids=tokens.special_ids)
+    if index is None:
+        raise InputError("generator.kind is ngram, but there is no index of the corpus: give --data")
+    # In a training row one place of the token is the one that is asked about.
+    leaving: Leaving = "one" if config.kind == "ngram" else "nothing"
+    return HostGenerator(
+        index, nothing=tokens.mask_id, leaving="all" if config.correct_token == "forbidden" else leaving
+    )
+
+
+Generator = Encoder | TwoTowers | FixedGenerator | HostGenerator
 
 
 class Networks(NamedTuple):
-    """The networks of an objective; the generator has a head unless it is fixed."""
+    """The networks of an objective; the generator has a head if it learns."""
 
     generator: Generator
     generator_head: GeneratorHead | None
@@ -162,7 +206,9 @@ class Networks(NamedTuple):
 
 def build_networks(config: GeneratorConfig, encoder: EncoderConfig, tokens: TokenFacts) -> Networks:
     """Generator and discriminator, with the weights shared that the config names."""
-    if config.kind in ("uniform", "unigram"):
+    if config.kind == "ngram":
+        return Networks(host_generator(config, tokens), None, Encoder(encoder))
+    if config.kind in UNTRAINED:
         return Networks(_fixed_generator(config, tokens), None, Encoder(encoder))
     if config.sharing == "all":
         both = Encoder(encoder)
@@ -178,11 +224,15 @@ def build_networks(config: GeneratorConfig, encoder: EncoderConfig, tokens: Toke
 def _fixed_generator(config: GeneratorConfig, tokens: TokenFacts) -> FixedGenerator:
     if config.kind == "uniform":
         return FixedGenerator(Unigram.uniform(tokens.vocab_size))
+    return FixedGenerator(Unigram(_counts(tokens)))
+
+
+def _counts(tokens: TokenFacts) -> Tensor:
     if tokens.counts_V is None:
         raise InputError(
             "generator.kind is unigram, but the data set has no token counts: prepare it anew, or use uniform"
         )
-    return FixedGenerator(Unigram(tokens.counts_V))
+    return tokens.counts_V
 
 
 def _discriminator(config: GeneratorConfig, encoder: EncoderConfig, embeddings: Embeddings) -> Encoder:

@@ -31,7 +31,7 @@ from electra.train.checkpoint import CheckpointConfig, CheckpointStore
 from electra.train.engine import CONFIG, flatten
 from electra.train.session import CHECKPOINTS
 
-STRUCTURE = ("objective", "model", "generator")
+STRUCTURE = ("objective", "model", "generator", "discriminator_head")
 """Keys of a run that say which networks there are."""
 _TABLE = ".embeddings.word_embeddings."
 _WORD_START = "a"

@@ -291,9 +291,9 @@ class PretrainProblem:
         self._ahead: Iterator[tuple[int, list[Piece]]] | None = None
         self._next = -1
 
-    def begin(self, *, step: int, batch_number: int) -> PretrainWork:
+    def begin(self, *, step: int, batch_number: int, progress: float = 0.0) -> PretrainWork:
         """The rows of a step, cut into micro-batches."""
-        self.objective.begin_step(step)
+        self.objective.begin_step(step, progress)
         pieces = self._next_pieces(batch_number)
         totals = self._totals(pieces)
         parts = [

@@ -19,11 +19,12 @@ from pathlib import Path
 from electra.errors import InputError
 from electra.show import did_you_mean
 
-# In the order in which a reader chooses: first runs, the paper's models, its ablations.
+# In the order in which a reader chooses: first runs, the paper's models, its ablations, what came after it.
 NAMES = (
     *("demo", "minutes", "tiny"),
     *("small", "small_plus_plus", "base", "large"),
     *("mlm", "electra_15", "replace_mlm", "all_tokens_mlm", "two_stage", "adversarial", "electric"),
+    "single_pass",
 )
 FIELDS = ("for", "data", "command", "needs", "gives")
 

@@ -147,6 +147,13 @@ def _discriminator_loss(run: RunRecord) -> Range:
 
 def _replaced_fraction(run: RunRecord) -> Range:
     mask_prob = number(run.config.get("masking.mask_prob")) or 0.15
+    if run.config.get("objective") == "single_pass":
+        share = number(run.config.get("single_pass.replace_prob")) or 0.1
+        reason = (
+            f"of the {share:.0%} that hold a proposal, those that differ from the original. Too few: the "
+            "corpus is small or repeats itself, so that neighbours give the token away"
+        )
+        return Range(key="replaced_fraction", low=share / 3, high=share, reason=reason)
     reason = (
         f"of the {mask_prob:.0%} that are masked, those the generator did not guess. Too few: the generator "
         "is too strong, or nothing is sampled, and the discriminator has nothing to find"

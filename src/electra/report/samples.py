@@ -108,6 +108,8 @@ def _masked(row: SampleRow) -> list[Token]:
 def _token(row: SampleRow, index: int, token: str) -> Token:
     original = row.original[index] if index < len(row.original) else token
     replaced = row.replaced[index] if index < len(row.replaced) else token != original
+    if _is_mask(row, index):
+        return Token(text=token, class_="mask", title=original)
     if index >= len(row.suspicion):
         return Token(text=token, class_="mask", title=f"was {original}") if replaced else Token(text=token)
     suspicion = row.suspicion[index]
@@ -121,8 +123,18 @@ def _token(row: SampleRow, index: int, token: str) -> Token:
     return Token(text=f"{token}{kind.sign}", class_=f"token {kind.class_}", title=title, style=style)
 
 
+def _is_mask(row: SampleRow, index: int) -> bool:
+    """Whether a token is neither original nor replaced: single_pass has masks in the row that it judges."""
+    both = index < min(len(row.replaced), len(row.corrupted), len(row.original))
+    return both and not row.replaced[index] and row.corrupted[index] != row.original[index]
+
+
 def _score(row: SampleRow) -> str:
-    pairs = list(zip(row.replaced, row.suspicion, strict=False))
+    pairs = [
+        pair
+        for index, pair in enumerate(zip(row.replaced, row.suspicion, strict=False))
+        if not _is_mask(row, index)
+    ]
     if not pairs:
         return ""
     kinds = [outcome(replaced=replaced, suspicion=suspicion) for replaced, suspicion in pairs]

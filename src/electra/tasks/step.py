@@ -123,7 +123,7 @@ class FinetuneProblem:
         names = [f"{prefix}{held.main_score}" for prefix, held in self._named_sets()]
         return {name: name.replace("/", " ") for name in names}
 
-    def begin(self, *, step: int, batch_number: int) -> FinetuneWork:
+    def begin(self, *, step: int, batch_number: int, progress: float = 0.0) -> FinetuneWork:
         """The units of a step, cut into micro-batches."""
         task, number = self.train.batch(batch_number)
         units = self.train.tasks[task][number]

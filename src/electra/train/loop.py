@@ -66,8 +66,8 @@ class Problem(Protocol):
     def flops_per_token(self) -> float:
         """FLOPs of the forward and backward pass."""
 
-    def begin(self, *, step: int, batch_number: int) -> Work:
-        """The batch of a step, cut into micro-batches."""
+    def begin(self, *, step: int, batch_number: int, progress: float) -> Work:
+        """The batch of a step, cut into micro-batches; `progress` is the share of the run done before it."""
 
     def end(self, sums: Sums) -> None:
         """Receive the sums of the global batch after an update."""
@@ -123,7 +123,8 @@ def training_steps(state: TrainState, problem: Problem, config: LoopConfig, worl
     """Take one step per item, endlessly; the caller may change the state between two steps."""
     while True:
         before = time.perf_counter()
-        work = problem.begin(step=state.step, batch_number=state.batch_number)
+        done = config.budget.progress(steps=state.step, seconds=state.seconds, tokens=state.tokens)
+        work = problem.begin(step=state.step, batch_number=state.batch_number, progress=done)
         loss_sum, sums = _gradients(state, problem, config, world, work)
         # As in the original's recorded runs, the first update reads step 1.
         progress = config.budget.progress(

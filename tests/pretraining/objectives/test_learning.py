@@ -69,6 +69,34 @@ def test_two_stage(toy):
     assert found["discriminator_loss"] < 0.7 * majority_loss(toy, found)
 
 
+def test_single_pass(toy):
+    """N-grams propose one of the three words of the right class: masks can be named, nothing detected."""
+    found = trained(toy, "single_pass", 40)
+    assert found["mlm_loss"] < 0.6 * toy.unigram_entropy
+    assert found["sampled_accuracy"] == pytest.approx(1 / 3, abs=0.05)
+    assert "generator_entropy" not in found
+
+
+def test_single_pass_detects_what_does_not_fit(toy):
+    found = trained(toy, "single_pass", 60, generator=GeneratorConfig(kind="uniform"))
+    assert found["mlm_loss"] < 0.9 * toy.unigram_entropy
+    assert found["discriminator_loss"] < 0.8 * entropy(found["replaced_fraction"])
+    assert found["discriminator_auc"] > 0.8
+
+
+@pytest.mark.parametrize("name", ["electra", "single_pass"])
+def test_correction_names_what_was_replaced(toy, name):
+    generator = GeneratorConfig(kind="uniform")
+    found = trained(toy, name, 60, generator=generator, correction="proposed")
+    assert found["recovery_loss"] < 0.8 * toy.unigram_entropy
+    assert found["recovery_accuracy"] > 0.2
+
+
+def test_a_head_that_sees_the_first_token_learns_too(toy):
+    found = trained(toy, "electra", 70, discriminator_head="with_cls")
+    assert found["discriminator_loss"] < 0.7 * majority_loss(toy, found)
+
+
 def test_adversarial(toy):
     found = trained(toy, "adversarial", 40)
     assert found["discriminator_loss"] < 0.7 * majority_loss(toy, found)

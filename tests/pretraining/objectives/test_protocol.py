@@ -9,7 +9,7 @@ import torch
 from electra.model import names
 from electra.model.encoder import Encoder, ZeroLinear
 from electra.pretraining import metrics
-from electra.pretraining.config import AdversarialConfig, GeneratorConfig, ObjectiveName
+from electra.pretraining.config import CORRECTING, AdversarialConfig, GeneratorConfig, ObjectiveName
 from electra.pretraining.masking import Inputs, StepRandom
 from electra.pretraining.objectives import OBJECTIVES
 from electra.pretraining.objectives.protocol import Counts
@@ -46,15 +46,22 @@ def test_every_name_has_a_class():
     assert set(OBJECTIVES) == set(get_args(ObjectiveName))
 
 
-@EACH
-def test_parts_of_a_batch_add_up_to_the_whole(toy, name):
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        *((name, {}) for name in OBJECTIVES),
+        *((name, {"correction": "proposed", "discriminator_head": "with_cls"}) for name in CORRECTING),
+        *((name, {"generator": GeneratorConfig(kind="ngram")}) for name in ("electra", "all_tokens_mlm")),
+    ],
+)
+def test_parts_of_a_batch_add_up_to_the_whole(toy, name, changes):
     """Loss, gradients, metrics and samples: however many processes and micro-batches share the batch."""
     inputs = toy.inputs()
-    whole = second_stage(toy.objective(name)).train()
+    whole = second_stage(toy.objective(name, **changes)).train()
     output = whole(inputs, RANDOM)
     output.loss.backward()
 
-    objective = second_stage(toy.objective(name)).train()
+    objective = second_stage(toy.objective(name, **changes)).train()
     parts = [
         (part_of(inputs, first, last), dataclasses.replace(RANDOM, first_row=first))
         for first, last in ((0, 5), (5, 20), (20, 32))
@@ -99,8 +106,9 @@ def test_the_encoder_for_fine_tuning_is_full_size_and_learns(toy, name):
         assert len(names.encoder_to_transformers(state)) == len(state)
 
 
-# mlm corrupts nothing, and to electric a sample is noise even if it is the original token.
-@pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - {"mlm", "electric"}))
+# mlm corrupts nothing, to electric a sample is noise even if it is the original token, and single_pass
+# corrupts other positions than it masks.
+@pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - {"mlm", "electric", "single_pass"}))
 def test_labels_say_where_the_corrupted_row_differs(toy, name):
     inputs = toy.inputs(512)
     random = dataclasses.replace(RANDOM, num_rows=512)
@@ -150,6 +158,10 @@ def test_weights_that_are_no_numbers_give_a_loss_that_is_none(toy, name):
         ("two_stage", 0, {}),
         ("adversarial", 0, {"adversarial": AdversarialConfig(baseline="moving")}),
         ("electra", 0, {"generator": GeneratorConfig(kind="uniform")}),
+        ("electra", 0, {"generator": GeneratorConfig(kind="ngram")}),
+        ("electra", 0, {"correction": "proposed", "discriminator_head": "with_cls"}),
+        ("single_pass", 0, {"correction": "proposed", "discriminator_head": "with_cls"}),
+        ("electra", 0, {"generator": GeneratorConfig(temperature=2.0, temperature_end=0.5)}),
         ("electra", 0, {"generator": GeneratorConfig(sampling_dropout="off", correct_token="forbidden")}),
     ],
 )

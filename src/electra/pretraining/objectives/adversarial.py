@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from electra.errors import InputError
-from electra.model.heads import DiscriminatorHead, token_losses
+from electra.model.heads import DETECTION_HEADS, token_losses
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
 from electra.pretraining.metrics import Sums, detection_sums, mean
-from electra.pretraining.networks import FixedGenerator, build_networks
+from electra.pretraining.networks import FixedGenerator, HostGenerator, build_networks
 from electra.pretraining.objectives.electra import (
     detect,
     detection_views,
@@ -48,13 +48,13 @@ class Adversarial(Objective):
         super().__init__(config, encoder, masker, tokens)
         require_true_samples(config)
         generator, head, self.discriminator = build_networks(config.generator, encoder, tokens)
-        if isinstance(generator, FixedGenerator) or head is None:
+        if isinstance(generator, FixedGenerator | HostGenerator) or head is None:
             raise InputError(
                 f"generator.kind is {config.generator.kind}, which learns nothing, but adversarial trains "
                 f"the generator: set it to mlm"
             )
         self.generator, self.generator_head = generator, head
-        self.discriminator_head = DiscriminatorHead(encoder)
+        self.discriminator_head = DETECTION_HEADS[config.discriminator_head](encoder)
         self.generator_baseline: nn.Linear | None = None
         self.moving_reward: Tensor
         if config.adversarial.baseline == "learned":
@@ -68,8 +68,8 @@ class Adversarial(Objective):
         hidden_PD = masked_hidden(self.generator, inputs, masked)
         table_VE = self.generator.embeddings.word_embeddings.weight
         reduce = partial(self.generator_head.reduce, hidden_PD, table_VE)
-        proposal = propose(reduce, masked, self.config.generator)
-        corrupted, logits_BL, losses_BL = detect(
+        proposal = propose(reduce, masked, self.generating)
+        corrupted, logits_BL, losses_BL, _ = detect(
             self.discriminator, self.discriminator_head, inputs, masked, proposal.sampled_P
         )
         # As in the paper, a token is rewarded for the loss at its own position only.
@@ -80,7 +80,7 @@ class Adversarial(Objective):
         losses_N, replaced_N = (pick(values, inputs.text_N) for values in (losses_BL, corrupted.replaced_BL))
         return StepOutput(
             loss=self.config.generator_weight * share(policy_losses_P + baseline_losses_P, totals.masked)
-            + self.config.discriminator_weight * share(losses_N, totals.tokens),
+            + self.discriminator_weight * share(losses_N, totals.tokens),
             sums={
                 **proposal_sums(proposal, masked),
                 **detection_sums(losses_N, pick(logits_BL, inputs.text_N), replaced_N),

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from electra.model.encoder import Encoder
-from electra.model.heads import DiscriminatorHead, GeneratorHead, token_loss
+from electra.model.heads import DETECTION_HEADS, DiscriminatorHead, GeneratorHead, token_loss
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import GeneratorConfig, PretrainConfig
-from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
+from electra.pretraining.masking import Inputs, Masked, Masker, Proposed, TokenFacts, pick
 from electra.pretraining.metrics import Sums, detection_sums, mean
-from electra.pretraining.networks import FixedGenerator, Generator, TwoTowers, build_networks
+from electra.pretraining.networks import FixedGenerator, Generator, HostGenerator, TwoTowers, build_networks
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
 from electra.pretraining.sampling import Corrupted, corrupt, draw_tokens, sample
 
@@ -38,10 +38,10 @@ class Proposal(NamedTuple):
     """What the generator says about the masked positions."""
 
     loss_P: Tensor
-    """Cross-entropy of the original tokens: the only part with a gradient."""
-    correct_P: Tensor
-    """Whether the most probable token is the original one."""
-    entropy_P: Tensor
+    """Cross-entropy of the original tokens: the only part with a gradient; 0 without a distribution."""
+    correct_P: Tensor | None
+    """Whether the most probable token is the original one; None without a distribution."""
+    entropy_P: Tensor | None
     """Of its distribution, in nats."""
     sampled_P: Tensor
     """The tokens it proposes."""
@@ -62,6 +62,7 @@ def vocabulary_reduce(
     if isinstance(generator, FixedGenerator):
         return generator.reduce
     assert head is not None, "a generator that learns has a head"
+    assert not isinstance(generator, HostGenerator), "a generator of the host has no logits"
     hidden_PD = masked_hidden(generator, inputs, masked)
     return partial(head.reduce, hidden_PD, generator.embeddings.word_embeddings.weight)
 
@@ -79,6 +80,10 @@ def run_generator(
     config: GeneratorConfig,
 ) -> Proposal:
     """The proposal of one training step, with dropout while sampling or without."""
+    if isinstance(generator, HostGenerator):
+        assert isinstance(masked, Proposed), "a generator of the host proposes when rows are masked"
+        nothing_P = masked.uniform_P.new_zeros(masked.uniform_P.shape, dtype=torch.float32)
+        return Proposal(nothing_P, None, None, masked.sampled_P)
     proposal = propose(vocabulary_reduce(generator, head, inputs, masked), masked, config)
     if config.sampling_dropout == "off" and generator.training:
         with torch.no_grad(), evaluating(generator):
@@ -125,11 +130,14 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def proposal_sums(proposal: Proposal, masked: Masked) -> Sums:
-    """The generator's metrics."""
+    """The generator's metrics; without a distribution, only how often it proposes the original token."""
+    sampled = {"sampled_accuracy": mean(proposal.sampled_P == masked.original_P)}
+    if proposal.correct_P is None or proposal.entropy_P is None:
+        return sampled
     return {
         "mlm_loss": mean(proposal.loss_P),
         "mlm_accuracy": mean(proposal.correct_P),
-        "sampled_accuracy": mean(proposal.sampled_P == masked.original_P),
+        **sampled,
         "generator_entropy": mean(proposal.entropy_P),
     }
 
@@ -142,6 +150,8 @@ class Detection(NamedTuple):
     """Above 0 a token looks replaced; in float32."""
     losses_BL: Tensor
     """Binary cross-entropy of the verdict."""
+    hidden_BLD: Tensor
+    """The states that the verdict rests on."""
 
 
 def detect(
@@ -149,8 +159,10 @@ def detect(
 ) -> Detection:
     """Corrupt the rows and let the discriminator look at them."""
     corrupted = corrupt(inputs.input_ids_BL, masked.positions_P, sampled_P)
-    logits_BL = suspicion(discriminator, head, inputs, corrupted.corrupted_ids_BL)
-    return Detection(corrupted, logits_BL, detection_losses(logits_BL, corrupted.replaced_BL))
+    hidden_BLD = discriminator(corrupted.corrupted_ids_BL, **inputs.context)
+    logits_BL = head(hidden_BLD).float()
+    losses_BL = detection_losses(logits_BL, corrupted.replaced_BL)
+    return Detection(corrupted, logits_BL, losses_BL, hidden_BLD)
 
 
 def suspicion(discriminator: Encoder, head: DiscriminatorHead, inputs: Inputs, ids_BL: Tensor) -> Tensor:
@@ -186,24 +198,36 @@ class Electra(Objective):
         self.generator, self.generator_head, self.discriminator = build_networks(
             config.generator, encoder, tokens
         )
-        self.discriminator_head = DiscriminatorHead(encoder)
+        self.discriminator_head = DETECTION_HEADS[config.discriminator_head](encoder)
+        self.recovery_head = None if config.correction == "none" else GeneratorHead(encoder)
 
     def loss(self, inputs: Inputs, masked: Masked, totals: Counts) -> StepOutput:
         """Generator's and discriminator's loss, weighted."""
-        proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.config.generator)
+        proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.generating)
         detection = detect(self.discriminator, self.discriminator_head, inputs, masked, proposal.sampled_P)
-        corrupted, logits_BL, losses_BL = detection
+        corrupted, logits_BL, losses_BL, hidden_BLD = detection
         judged_N, num_judged = self.judged(inputs, masked, totals)
         losses_N = pick(losses_BL, judged_N)
         generator_loss = share(proposal.loss_P, totals.masked)
         discriminator_loss = share(losses_N, num_judged)
+        loss = self.config.generator_weight * generator_loss + self.discriminator_weight * discriminator_loss
+        recovery: Sums = {}
+        if self.recovery_head is not None:
+            recovery_losses_P, correct_P = self.recovery_head.reduce(
+                pick(hidden_BLD, masked.positions_P),
+                self.discriminator.embeddings.word_embeddings.weight,
+                predict_tokens,
+                masked.original_P,
+            )
+            loss = loss + self.config.recovery_weight * share(recovery_losses_P, totals.masked)
+            recovery = {"recovery_loss": mean(recovery_losses_P), "recovery_accuracy": mean(correct_P)}
         return StepOutput(
-            loss=self.config.generator_weight * generator_loss
-            + self.config.discriminator_weight * discriminator_loss,
+            loss=loss,
             sums={
                 **proposal_sums(proposal, masked),
                 **detection_sums(losses_N, pick(logits_BL, judged_N), pick(corrupted.replaced_BL, judged_N)),
                 "replaced_fraction": mean(pick(corrupted.replaced_BL, inputs.text_N)),
+                **recovery,
             },
             views=detection_views(masked, corrupted, logits_BL),
         )

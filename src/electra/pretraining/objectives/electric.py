@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from electra.errors import InputError
-from electra.model.heads import DiscriminatorHead, token_losses
+from electra.model.heads import DETECTION_HEADS, token_losses
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
@@ -57,7 +57,7 @@ class Electric(Objective):
                 f"every token given all others: set it to two_tower"
             )
         self.generator, self.generator_head = generator, head
-        self.discriminator_head = DiscriminatorHead(encoder)
+        self.discriminator_head = DETECTION_HEADS[config.discriminator_head](encoder)
         mask_prob = config.masking.mask_prob
         self.log_noise_ratio = math.log(mask_prob / (1 - mask_prob))
 
@@ -75,7 +75,7 @@ class Electric(Objective):
         with torch.no_grad():
             at_masked_PD = pick(hidden_BLD, masked.positions_P)
             reduce = partial(self.generator_head.reduce, at_masked_PD, table_VE)
-            proposal = propose(reduce, masked, self.config.generator)
+            proposal = propose(reduce, masked, self.generating)
             (noise_losses_P,) = reduce(token_losses, proposal.sampled_P)
             log_noise_BL = -cloze_losses.index_copy(0, masked.positions_P, noise_losses_P).view_as(
                 inputs.input_ids_BL
@@ -87,7 +87,7 @@ class Electric(Objective):
         losses_N, replaced_N = (pick(values, text_N) for values in (losses_BL, corrupted.replaced_BL))
         return StepOutput(
             loss=self.config.generator_weight * share(cloze_losses_M, totals.ordinary)
-            + self.config.discriminator_weight * share(losses_N, totals.tokens),
+            + self.discriminator_weight * share(losses_N, totals.tokens),
             sums={
                 **proposal_sums(proposal, masked),
                 **detection_sums(losses_N, pick(logits_BL, text_N), replaced_N),

@@ -57,7 +57,7 @@ class MaskedLanguageModelling(Objective):
     def loss(self, inputs: Inputs, masked: Masked, totals: Counts) -> StepOutput:
         """Cross-entropy of the masked tokens."""
         reduce = vocabulary_reduce(self.generator, self.generator_head, inputs, masked)
-        proposal = propose(reduce, masked, self.config.generator)
+        proposal = propose(reduce, masked, self.generating)
         return StepOutput(
             loss=self.config.generator_weight * share(proposal.loss_P, totals.masked),
             sums=proposal_sums(proposal, masked),
@@ -81,7 +81,7 @@ class ReplaceMlm(Objective):
 
     def loss(self, inputs: Inputs, masked: Masked, totals: Counts) -> StepOutput:
         """Generator's loss and the loss of recovering the tokens, weighted."""
-        proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.config.generator)
+        proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.generating)
         corrupted = corrupt(inputs.input_ids_BL, masked.positions_P, proposal.sampled_P)
         hidden_BLD = self.discriminator(corrupted.corrupted_ids_BL, **inputs.context)
         losses_P, correct_P = self.recovery_head.reduce(
@@ -124,7 +124,7 @@ class AllTokensMlm(Objective):
 
     def loss(self, inputs: Inputs, masked: Masked, totals: Counts) -> StepOutput:
         """Generator's loss and the loss of recovering all tokens, weighted."""
-        proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.config.generator)
+        proposal = run_generator(self.generator, self.generator_head, inputs, masked, self.generating)
         corrupted = corrupt(inputs.input_ids_BL, masked.positions_P, proposal.sampled_P)
         hidden_BLD = self.discriminator(corrupted.corrupted_ids_BL, **inputs.context)
         text_N = inputs.text_N

@@ -3,7 +3,7 @@
 An objective is one module with all the networks that it trains. The training loop calls it like this, where
 `parts` are the micro-batches of this process:
 
-    objective.begin_step(step)
+    objective.begin_step(step, progress)
     masks = [objective.mask(inputs, random) for inputs, random in parts]
     totals = Counts(*all_reduce(sum of objective.count(inputs, masked) over parts))
     for (inputs, random), masked in zip(parts, masks):
@@ -51,10 +51,10 @@ from electra.errors import InputError
 from electra.model.encoder import Encoder
 from electra.model.names import Role
 from electra.model.sizes import EncoderConfig
-from electra.pretraining.config import PretrainConfig
-from electra.pretraining.masking import Inputs, Masked, Masker, StepRandom, TokenFacts
+from electra.pretraining.config import GeneratorConfig, PretrainConfig
+from electra.pretraining.masking import Inputs, Masked, Masker, Proposed, StepRandom, TokenFacts
 from electra.pretraining.metrics import Sums
-from electra.pretraining.networks import plain_tables
+from electra.pretraining.networks import HostGenerator, plain_tables
 
 Owner = Literal["generator", "discriminator"]
 
@@ -68,6 +68,10 @@ class Counts(NamedTuple):
     """Positions that are not padding."""
     ordinary: int
     """Those of them that hold no special token."""
+    judged: int = 0
+    """Those at which single_pass judges tokens: all that are not masked."""
+    proposed: int = 0
+    """Those of them that hold a proposal."""
 
 
 class StepOutput(NamedTuple):
@@ -94,6 +98,7 @@ class Objective(nn.Module, ABC):
         assert encoder.vocab_size == tokens.vocab_size, f"{encoder.vocab_size} and {tokens.vocab_size} tokens"
         self.config = config
         self.masker = masker
+        self.progress = 0.0
         self.is_special_V: Tensor
         self.register_buffer("is_special_V", tokens.special_mask, persistent=False)
 
@@ -115,9 +120,14 @@ class Objective(nn.Module, ABC):
         return self.loss(inputs, masked, self.count(inputs, masked) if totals is None else totals)
 
     def mask(self, inputs: Inputs, random: StepRandom) -> Masked:
-        """The rows as the generator will see them, on the host."""
+        """The rows as the generator will see them, on the host; with proposals, if they are made there."""
         noise_BLK = random.noise(self.masker, len(inputs.input_ids_BL))
-        return self.masker(inputs.input_ids_BL, inputs.lengths_B, noise_BLK)
+        masked = self.masker(inputs.input_ids_BL, inputs.lengths_B, noise_BLK)
+        generator = getattr(self, "generator", None)
+        if not isinstance(generator, HostGenerator):
+            return masked
+        sampled_P = generator.propose(inputs.input_ids_BL, masked.positions_P, masked.uniform_P)
+        return Proposed(**vars(masked), sampled_P=sampled_P)
 
     def count(self, inputs: Inputs, masked: Masked) -> Counts:
         """The positions that losses are taken at: what this part adds to the totals."""
@@ -132,11 +142,22 @@ class Objective(nn.Module, ABC):
     def suspicion(self, inputs: Inputs, ids_BL: Tensor) -> Tensor | None:
         """How replaced each token of other ids in the same rows looks (B, L); None if that is not learned."""
 
-    def begin_step(self, step: int) -> None:
-        """Get ready for a step, numbered from 0: here objectives change their phase."""
+    def begin_step(self, step: int, progress: float = 0.0) -> None:
+        """Get ready for a step, numbered from 0, before which a share of the run is done."""
+        self.progress = progress
 
     def end_step(self, sums: Sums) -> None:
         """Take notice of the sums over the whole global batch."""
+
+    @property
+    def discriminator_weight(self) -> float:
+        """λ of this step."""
+        return self.config.discriminator_weight_at(self.progress)
+
+    @property
+    def generating(self) -> GeneratorConfig:
+        """How the generator samples in this step."""
+        return self.config.generator.at(self.progress)
 
     @property
     def encoder(self) -> Encoder:
@@ -182,6 +203,7 @@ def require_true_samples(config: PretrainConfig) -> None:
     needed_by_key = {
         "sampling": "categorical",
         "temperature": 1.0,
+        "temperature_end": None,
         "correct_token": "allowed",
         "sampling_dropout": "on",
     }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from electra.errors import InputError
-from electra.model.heads import DiscriminatorHead
+from electra.model.heads import DETECTION_HEADS
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
@@ -41,7 +41,7 @@ class TwoStage(Objective):
         self.generator, self.generator_head, self.discriminator = build_networks(
             config.generator, encoder, tokens
         )
-        self.discriminator_head = DiscriminatorHead(encoder)
+        self.discriminator_head = DETECTION_HEADS[config.discriminator_head](encoder)
         self.second_stage: Tensor
         # Part of the state, so that the switch is made once, whatever steps a resumed run leaves out.
         self.register_buffer("second_stage", torch.tensor(False))
@@ -53,8 +53,9 @@ class TwoStage(Objective):
         self.second_stage = flag
         return self
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, progress: float = 0.0) -> None:
         """Switch to the second stage when its first step comes."""
+        super().begin_step(step, progress)
         if step < self.config.two_stage.first_stage_steps or self.second_stage:
             return
         if self.config.two_stage.discriminator_start == "generator":
@@ -72,12 +73,12 @@ class TwoStage(Objective):
             )
         with torch.no_grad():
             proposal = self.propose(inputs, masked)
-        corrupted, logits_BL, losses_BL = detect(
+        corrupted, logits_BL, losses_BL, _ = detect(
             self.discriminator, self.discriminator_head, inputs, masked, proposal.sampled_P
         )
         losses_N, replaced_N = (pick(values, inputs.text_N) for values in (losses_BL, corrupted.replaced_BL))
         return StepOutput(
-            loss=self.config.discriminator_weight * share(losses_N, totals.tokens),
+            loss=self.discriminator_weight * share(losses_N, totals.tokens),
             sums={
                 **proposal_sums(proposal, masked),
                 **detection_sums(losses_N, pick(logits_BL, inputs.text_N), replaced_N),
@@ -94,7 +95,7 @@ class TwoStage(Objective):
 
     def propose(self, inputs: Inputs, masked: Masked) -> Proposal:
         """What the generator says."""
-        return run_generator(self.generator, self.generator_head, inputs, masked, self.config.generator)
+        return run_generator(self.generator, self.generator_head, inputs, masked, self.generating)
 
 
 def _require_separate_networks(config: PretrainConfig) -> None:
