@@ -18,7 +18,15 @@ from electra import files
 from electra.errors import InputError
 from electra.model.names import ARCHITECTURES, Role
 from electra.model.sizes import EncoderConfig, transformers_obstacle
-from electra.model.store import CONFIG, TOKENIZER_LENGTH, ModelFolder, lay_out, open_model, write_model
+from electra.model.store import (
+    CONFIG,
+    TOKENIZER_LENGTH,
+    TOKENS_READ,
+    ModelFolder,
+    lay_out,
+    open_model,
+    write_model,
+)
 from electra.prediction.load import SEQ_LENGTH
 from electra.tasks.families.similarity import add_sentence_transformer
 from electra.tasks.model import KIND as FINE_TUNED
@@ -58,6 +66,12 @@ class ExportSource:
     def about(self) -> Mapping[str, Any]:
         """What a fine-tuned model says of itself; empty if it was not fine-tuned."""
         found: dict[str, Any] = self.model.values.get(TASK_KEY) or {}
+        return found
+
+    @property
+    def tokens_read(self) -> int | None:
+        """Tokens that the encoder has read in pre-training; None if nobody knows."""
+        found: int | None = self.about.get(TOKENS_READ) if self.about else self.model.tokens_read
         return found
 
     @property
@@ -101,7 +115,8 @@ def seal(folder: Path, source: ExportSource, facts: Mapping[str, Any]) -> None:
     if start := values.get(TASK_KEY, {}).get("start"):
         values[TASK_KEY]["start"] = Path(start).name
         files.write_json(folder / CONFIG, values)
-    files.write_manifest(folder, {**facts, "kind": KIND if source.part else FINE_TUNED})
+    kind = KIND if source.part else FINE_TUNED
+    files.write_manifest(folder, {**facts, "kind": kind, TOKENS_READ: source.tokens_read})
 
 
 def check_expressible(source: ExportSource) -> None:
