@@ -111,7 +111,8 @@ def pretraining(model: ModelFolder | None) -> Sections:
             name: f"{value:.4g}"
             for metrics in judged[-1:]
             for name, value in metrics.items()
-            if isinstance(value, int | float)
+            # Of hidden states, those are told that heads read.
+            if isinstance(value, int | float) and "_layer_" not in name
         },
     }
 

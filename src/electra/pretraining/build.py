@@ -26,6 +26,7 @@ from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
 from electra.pretraining.start import STARTED_FROM, all_tokens_read, begin_from, read_start
+from electra.pretraining.states import STATE_ROWS, StateProbe
 from electra.pretraining.step import FIXED_SET_SEED, FixedSet, PretrainProblem, Share
 from electra.text import tokenizer as tokenizers
 from electra.text.batches import Batches
@@ -180,7 +181,7 @@ def build_problem(
     world, device, seed = engine.world, engine.device, settings.seed
     num_valid = min(settings.valid_rows, len(data.valid_rows))
     valid_size = min(settings.train.batch_size, num_valid - num_valid % world.size)
-    valid = fixed_set = None
+    valid = fixed_set = probe = None
     if valid_size:
         valid = Batches(data.valid_rows, seed=seed, batch_size=valid_size)
         fixed_set = FixedSet.of(
@@ -191,9 +192,25 @@ def build_problem(
             world_size=world.size,
             device=device,
         )
+        num_states = min(STATE_ROWS, num_valid)
+        probe = StateProbe(
+            batches=Batches(
+                data.valid_rows,
+                seed=FIXED_SET_SEED,
+                batch_size=max(world.size, num_states - num_states % world.size),
+            ),
+            rank=world.rank,
+            world_size=world.size,
+            device=device,
+            add=world.add,
+        )
     return PretrainProblem(
         objective=objective,
-        module=engine.wrap(objective, idle_weights=settings.objective == "two_stage", methods=("suspicion",)),
+        module=engine.wrap(
+            objective,
+            idle_weights=settings.objective == "two_stage",
+            methods=("suspicion", "states"),
+        ),
         train=Batches(data.rows, seed=seed, batch_size=settings.train.batch_size),
         valid=valid,
         num_valid=num_valid // valid_size if valid_size else 0,
@@ -204,6 +221,7 @@ def build_problem(
         add=world.add,
         tokens=data.tokenizer.tokens,
         fixed_set=fixed_set,
+        probe=probe,
     )
 
 

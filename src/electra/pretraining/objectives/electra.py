@@ -25,7 +25,7 @@ from electra.model.heads import DiscriminatorHead, GeneratorHead, token_loss
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import GeneratorConfig, PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
-from electra.pretraining.metrics import Sums, detection_sums, mean
+from electra.pretraining.metrics import Sums, detection_sums, mean, mean_where
 from electra.pretraining.networks import FixedGenerator, Generator, TwoTowers, build_networks
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
 from electra.pretraining.sampling import Corrupted, corrupt, draw_tokens, sample
@@ -124,11 +124,18 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         module.train(training)
 
 
-def proposal_sums(proposal: Proposal, masked: Masked) -> Sums:
-    """The generator's metrics."""
+def proposal_sums(proposal: Proposal, masked: Masked, mask_id: int) -> Sums:
+    """The generator's metrics: at all chosen positions, as the original counts, and where it sees [MASK].
+
+    A chosen token that stays as it is (15 % of them, in the original) can be copied: to name it proves
+    nothing.
+    """
+    is_mask_P = pick(masked.masked_ids_BL, masked.positions_P) == mask_id
     return {
         "mlm_loss": mean(proposal.loss_P),
         "mlm_accuracy": mean(proposal.correct_P),
+        "masked_loss": mean_where(proposal.loss_P, is_mask_P),
+        "masked_accuracy": mean_where(proposal.correct_P, is_mask_P),
         "sampled_accuracy": mean(proposal.sampled_P == masked.original_P),
         "generator_entropy": mean(proposal.entropy_P),
     }
@@ -201,7 +208,7 @@ class Electra(Objective):
             loss=self.config.generator_weight * generator_loss
             + self.config.discriminator_weight * discriminator_loss,
             sums={
-                **proposal_sums(proposal, masked),
+                **proposal_sums(proposal, masked, self.masker.mask_id),
                 **detection_sums(losses_N, pick(logits_BL, judged_N), pick(corrupted.replaced_BL, judged_N)),
                 "replaced_fraction": mean(pick(corrupted.replaced_BL, inputs.text_N)),
             },
