@@ -352,6 +352,7 @@ def finetune(
     limit_eval: int | None = None,
     max_length: int | None = None,
     dropout: float | None = None,
+    pooling: Literal["auto", "cls", "mean"] | None = None,
     baseline: PathLike | None = None,
     ensemble: Literal["off", "on"] | None = None,
     sweep: "SweepConfig | Group | None" = None,

@@ -35,7 +35,7 @@ def test_a_proposal_is_what_its_logits_say(toy):
     )
     torch.testing.assert_close(proposal.entropy_P, -(probs_PV * probs_PV.log()).sum(-1))
     assert torch.equal(proposal.correct_P, logits_PV.argmax(-1) == masked.original_P)
-    found = summarise(proposal_sums(proposal, masked))
+    found = summarise(proposal_sums(proposal, masked, toy.tokens.mask_id))
     assert found["mlm_loss"] == pytest.approx(proposal.loss_P.mean().item())
     assert found["sampled_accuracy"] == (proposal.sampled_P == masked.original_P).double().mean()
 

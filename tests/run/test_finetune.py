@@ -31,6 +31,7 @@ KEYS = {
     "train.batch_size": 8,
     "train.learning_rate": 0.002,
     "train.layer_decay": 1.0,
+    "pooling": "cls",
     # Numbers are compared: what `auto` chooses depends on the processor.
     "train.precision": "fp32",
     "log.log_every": 1,

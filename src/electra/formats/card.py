@@ -73,6 +73,7 @@ def model_facts(source: ExportSource) -> Facts:
         "Reads": f"{source.max_length} tokens at once",
         "Tokenizer": f"{described['algorithm']} of {words.vocab_size:,} tokens; {cleaning}",
         "Tokenizer hash": words.content_hash,
+        **({} if source.tokens_read is None else {"Tokens read": f"{source.tokens_read:,} in pre-training"}),
     }
 
 
@@ -110,7 +111,8 @@ def pretraining(model: ModelFolder | None) -> Sections:
             name: f"{value:.4g}"
             for metrics in judged[-1:]
             for name, value in metrics.items()
-            if isinstance(value, int | float)
+            # Of hidden states, those are told that heads read.
+            if isinstance(value, int | float) and "_layer_" not in name
         },
     }
 
@@ -186,6 +188,7 @@ def fine_tuning(source: ExportSource) -> Sections:
         "Optimizer": train
         and f"learning rate {train['learning_rate']:g}, layer decay {train['layer_decay']:g}, "
         f"{train['batch_size']} examples a step, {train['schedule']} schedule",
+        "Pooling": about["settings"].get("head_pooling"),
         "Tokens of a row": str(about["max_length"]),
         "Seed": None if about.get("seed") is None else str(about["seed"]),
         "Time of all seeds": train and clock(train["seconds"]),
@@ -311,7 +314,8 @@ def with_transformers(source: ExportSource, architecture: str) -> list[str]:
         ]
     if source.part is None and architecture == ARCHITECTURES["encoder"]:
         more = ["from safetensors.torch import load_file"]
-        return class_lines(architecture, card.head_lines, more=more) if card.head_lines else []
+        lines = build_family(source.about, where=source.path).head_lines
+        return class_lines(architecture, lines, more=more) if lines else []
     if card.pipeline:
         return ["from transformers import pipeline", "", *FOLDER, card.pipeline]
     lines = class_lines(architecture, card.class_lines)

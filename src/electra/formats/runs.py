@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra import config
+from electra import config, files
 from electra.config import Given
 from electra.errors import InputError
 from electra.formats.imported import Imported
+from electra.model.store import TOKENS_READ
 from electra.pretraining.build import build
 from electra.pretraining.config import PretrainRunConfig, network_keys, paper_defaults
-from electra.pretraining.start import shared_weights
+from electra.pretraining.start import STARTED_FROM, shared_weights
 from electra.text import tokenizer as tokenizers
 from electra.text.rows import Rows
 from electra.train.checkpoint import CheckpointConfig, CheckpointStore
-from electra.train.engine import Engine, write_config
+from electra.train.engine import ENVIRONMENT, Engine, write_config
 from electra.train.session import CHECKPOINTS
 from electra.train.state import TrainState
 
@@ -57,8 +58,14 @@ def prepare_run(imported: Imported, given: Given[PretrainRunConfig], *, step: in
     fill(run.state, imported)
     # The machine that continues the run makes its own choices.
     facts = {key: value for key, value in run.facts.items() if key != "choices"}
+    source = dict(imported.source)
+    # How much the model has read before, nobody knows.
+    paths = source.get("paths") or [source.get("path", "")]
+    started_from = {"path": ", ".join(paths), "step": imported.step, TOKENS_READ: None, "random": []}
     return ImportedRun(
-        settings=settings, state=run.state, facts={**facts, "imported_from": dict(imported.source)}
+        settings=settings,
+        state=run.state,
+        facts={**facts, "imported_from": source, STARTED_FROM: started_from},
     )
 
 
@@ -117,3 +124,5 @@ def write_run(run: ImportedRun, folder: Path) -> None:
     with CheckpointStore(folder / CHECKPOINTS, CheckpointConfig()) as store:
         store.save(run.state.step, run.state.tensors(), {**run.facts, **run.state.facts()})
     write_config(folder, config.to_dict(run.settings))
+    # Where it began is told to the command that continues it.
+    files.write_json(folder / ENVIRONMENT, {STARTED_FROM: run.facts[STARTED_FROM]})

@@ -21,6 +21,7 @@ from electra.model.sizes import EncoderConfig, transformers_obstacle
 from electra.model.store import (
     CONFIG,
     TOKENIZER_LENGTH,
+    TOKENS_READ,
     ModelFolder,
     head_obstacle,
     lay_out,
@@ -69,6 +70,12 @@ class ExportSource:
         return found
 
     @property
+    def tokens_read(self) -> int | None:
+        """Tokens that the encoder has read in pre-training; None if nobody knows."""
+        found: int | None = self.about.get(TOKENS_READ) if self.about else self.model.tokens_read
+        return found
+
+    @property
     def max_length(self) -> int:
         """Tokens to read at once: as many as in training, or if that is unknown, as the encoder can."""
         longest = self.config.max_position_embeddings
@@ -109,7 +116,8 @@ def seal(folder: Path, source: ExportSource, facts: Mapping[str, Any]) -> None:
     if start := values.get(TASK_KEY, {}).get("start"):
         values[TASK_KEY]["start"] = Path(start).name
         files.write_json(folder / CONFIG, values)
-    files.write_manifest(folder, {**facts, "kind": KIND if source.part else FINE_TUNED})
+    kind = KIND if source.part else FINE_TUNED
+    files.write_manifest(folder, {**facts, "kind": kind, TOKENS_READ: source.tokens_read})
 
 
 def check_expressible(source: ExportSource) -> None:

@@ -8,6 +8,7 @@ B rows, L positions, P chosen positions, C of them in a chunk, V tokens, K beams
 an embedding E, a hidden layer F.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -28,6 +29,27 @@ SPAN_HIDDEN_SIZE = 512
 
 OUTSIDE = -1000.0
 """Added to the logits of positions that an answer cannot include, as in the original."""
+
+
+Pooling = Literal["mean", "cls", "max"]
+"""How the hidden states of a text become one vector."""
+
+
+def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor | None, pooling: Pooling) -> Tensor:
+    """One vector (B, D) for each row; special tokens count, padding does not, as in sentence-transformers.
+
+    Without a mask nothing is padding.
+    """
+    if pooling == "cls":
+        return hidden_BLD[:, 0]
+    if attention_mask_BL is None:
+        return hidden_BLD.mean(dim=1) if pooling == "mean" else hidden_BLD.amax(dim=1)
+    # Not by a product with the mask: what stands at padding means nothing, and could be infinite.
+    padding_BL1 = (attention_mask_BL == 0)[..., None]
+    if pooling == "max":
+        return hidden_BLD.masked_fill(padding_BL1, -math.inf).amax(dim=1)
+    total_BD = hidden_BLD.masked_fill(padding_BL1, 0.0).sum(dim=1)
+    return total_BD / attention_mask_BL.sum(dim=1, keepdim=True)
 
 
 def gather_positions(hidden_BLD: Tensor, position_BP: Tensor) -> Tensor:
@@ -182,30 +204,34 @@ def detection_head_of(names: Iterable[str]) -> DetectionHead:
 
 
 class ClassificationHead(nn.Module):
-    """The hidden state of [CLS] -> a logit for each class."""
+    """The hidden state of [CLS], or the mean of all -> a logit for each class."""
 
-    def __init__(self, config: EncoderConfig, num_classes: int) -> None:
+    def __init__(self, config: EncoderConfig, num_classes: int, pooling: Pooling = "cls") -> None:
         super().__init__()
+        self.pooling = pooling
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.output = GlorotLinear(config.hidden_size, num_classes)
 
-    def forward(self, hidden_BLD: Tensor) -> Tensor:
+    def forward(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         """Logits (B, classes)."""
-        logits: Tensor = self.output(self.dropout(hidden_BLD[:, 0]))
+        pooled_BD = pool(hidden_BLD, attention_mask_BL, self.pooling)
+        logits: Tensor = self.output(self.dropout(pooled_BD))
         return logits
 
 
 class RegressionHead(nn.Module):
-    """The hidden state of [CLS] -> a number."""
+    """The hidden state of [CLS], or the mean of all -> a number."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, pooling: Pooling = "cls") -> None:
         super().__init__()
+        self.pooling = pooling
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.output = GlorotLinear(config.hidden_size, 1)
 
-    def forward(self, hidden_BLD: Tensor) -> Tensor:
+    def forward(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         """Predictions (B)."""
-        prediction_B: Tensor = self.output(self.dropout(hidden_BLD[:, 0])).squeeze(-1)
+        pooled_BD = pool(hidden_BLD, attention_mask_BL, self.pooling)
+        prediction_B: Tensor = self.output(self.dropout(pooled_BD)).squeeze(-1)
         return prediction_B
 
 

@@ -41,6 +41,9 @@ KIND = "model"
 """What the manifest of a run's or an import's networks calls them."""
 OWN_LAYOUT = "electra-own"
 """The `model_type` of encoders that transformers cannot express."""
+TOKENS_READ = "tokens_read"
+"""Key of manifests, and of what a fine-tuned model says of itself: tokens that its encoder has read in
+pre-training. Without it nobody knows: models of other people, or written before there was this key."""
 ONNX_KEY = "electra_onnx"
 """Key of config.json in folders that were exported for onnxruntime."""
 TOKENIZER_LENGTH = "model_max_length"
@@ -180,6 +183,12 @@ class ModelFolder:
         manifest = files.read_manifest(path.parent, kind=KIND)
         return manifest if f"{self.path.name}/{CONFIG}" in manifest["files"] else {}
 
+    @property
+    def tokens_read(self) -> int | None:
+        """Tokens that its encoder has read in pre-training, as a manifest says; None if none does."""
+        found: int | None = {**self.run, **self._manifest}.get(TOKENS_READ)
+        return found
+
     @cached_property
     def role(self) -> Role:
         """Which network of pre-training it is, if its head is there; else an encoder."""
@@ -264,13 +273,15 @@ class ModelFolder:
         return {key: tensor.float() for key, tensor in read_tensors(self.path / name, sha256=sha256).items()}
 
     @cached_property
+    def _manifest(self) -> Mapping[str, Any]:
+        """The manifest in this folder, of whatever kind; empty if there is none."""
+        path = self.path / files.MANIFEST
+        return files.read_manifest(self.path, kind=_kind(path)) if path.is_file() else {}
+
+    @cached_property
     def _seal(self) -> dict[str, str]:
         """File -> checksum, by the manifest beside it."""
-        path = self.path / files.MANIFEST
-        if not path.is_file():
-            return {}
-        manifest = files.read_manifest(self.path, kind=_kind(path))
-        return {name: facts["sha256"] for name, facts in manifest["files"].items()}
+        return {name: facts["sha256"] for name, facts in self._manifest.get("files", {}).items()}
 
     def _is_intact(self, name: str, sha256: str) -> bool:
         return (self.path / name).is_file() and files.sha256(self.path / name) == sha256

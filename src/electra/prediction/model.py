@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra.errors import InputError
+from electra.model.heads import Pooling
 from electra.prediction import pretrained
 from electra.prediction.pretrained import Discriminator, Generator, embed
 from electra.prediction.windows import Reader
-from electra.tasks.families.family import Pooling, Predictor
+from electra.tasks.families.family import Predictor
 from electra.tasks.families.table import task_abilities
 from electra.tasks.inference import outputs_of
 from electra.tasks.model import FineTuned

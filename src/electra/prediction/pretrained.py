@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from electra.errors import InputError
-from electra.model.heads import DiscriminatorHead, GeneratorHead
+from electra.model.heads import DiscriminatorHead, GeneratorHead, Pooling, pool
 from electra.prediction.windows import ReadBatch, Reader, WindowRow
 from electra.seeds import numpy_generator
-from electra.tasks.families.family import Pooling
 from electra.text.spans import Ids, Span, Tokens
 from electra.text.tokenizer import Tokenizer
 from electra.text.vocabulary import CONTINUATION
@@ -315,16 +314,3 @@ def embed(texts_ids: Sequence[Ids], reader: Reader, *, pooling: Pooling, size: i
     lengths = np.linalg.norm(found, axis=1, keepdims=True)
     vectors: NDArray[np.float32] = found / np.maximum(lengths, SMALLEST_LENGTH)
     return vectors
-
-
-def pool(hidden_BLD: Tensor, attention_mask_BL: Tensor, pooling: Pooling) -> Tensor:
-    """One vector (B, D) for each row; special tokens count, padding does not, as in sentence-transformers."""
-    padding_BL1 = (attention_mask_BL == 0)[..., None]
-    match pooling:
-        case "mean":
-            total_BD = hidden_BLD.masked_fill(padding_BL1, 0.0).sum(dim=1)
-            return total_BD / attention_mask_BL.sum(dim=1, keepdim=True)
-        case "cls":
-            return hidden_BLD[:, 0]
-        case "max":
-            return hidden_BLD.masked_fill(padding_BL1, -math.inf).amax(dim=1)

@@ -20,14 +20,15 @@ from electra.model.cost import activation_bytes
 from electra.model.encoder import Encoder
 from electra.model.names import is_layer_matrix
 from electra.model.sizes import EncoderConfig
-from electra.model.store import write_networks
+from electra.model.store import TOKENS_READ, write_networks
 from electra.pretraining import cost
 from electra.pretraining.config import FREE_KEYS, PretrainRunConfig
 from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
 from electra.pretraining.ngrams import open_index
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
-from electra.pretraining.start import begin_from, read_start
+from electra.pretraining.start import STARTED_FROM, all_tokens_read, begin_from, read_start
+from electra.pretraining.states import STATE_ROWS, StateProbe
 from electra.pretraining.step import FIXED_SET_SEED, FixedSet, PretrainProblem, Share
 from electra.text import tokenizer as tokenizers
 from electra.text.batches import Batches
@@ -42,7 +43,6 @@ from electra.train.session import CHECKPOINTS
 from electra.train.state import TrainState, copy_weights
 
 FINAL = "final"
-STARTED_FROM = "started_from"
 _PROBE_ROWS = 4
 _NUM_EXAMPLES = 3
 
@@ -158,13 +158,15 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
 
 def begin(settings: PretrainRunConfig, objective: Objective, words: Tokenizer) -> dict[str, Any] | None:
     """Give the objective the weights of `--start` -> where they come from; None: they are random."""
-    if not settings.start:
-        return None
     out = Path(settings.out)
     if settings.out and any((out / CHECKPOINTS).glob("step-*")):
-        # A resumed run has weights of its own, and where they began stays as it was.
-        found = files.read_json(out / ENVIRONMENT).get(STARTED_FROM)
+        # A resumed run has weights of its own, and where they began stays as it was: what `--start` named
+        # then, or a model that was imported as a run.
+        known = (out / ENVIRONMENT).is_file()
+        found = files.read_json(out / ENVIRONMENT).get(STARTED_FROM) if known else None
         return dict(found) if found else None
+    if not settings.start:
+        return None
     return begin_from(read_start(Path(settings.start)), objective, words)
 
 
@@ -202,7 +204,7 @@ def build_problem(
     world, device, seed = engine.world, engine.device, settings.seed
     num_valid = min(settings.valid_rows, len(data.valid_rows))
     valid_size = min(settings.train.batch_size, num_valid - num_valid % world.size)
-    valid = fixed_set = None
+    valid = fixed_set = probe = None
     if valid_size:
         valid = Batches(data.valid_rows, seed=seed, batch_size=valid_size)
         fixed_set = FixedSet.of(
@@ -213,9 +215,25 @@ def build_problem(
             world_size=world.size,
             device=device,
         )
+        num_states = min(STATE_ROWS, num_valid)
+        probe = StateProbe(
+            batches=Batches(
+                data.valid_rows,
+                seed=FIXED_SET_SEED,
+                batch_size=max(world.size, num_states - num_states % world.size),
+            ),
+            rank=world.rank,
+            world_size=world.size,
+            device=device,
+            add=world.add,
+        )
     return PretrainProblem(
         objective=objective,
-        module=engine.wrap(objective, idle_weights=settings.objective == "two_stage", methods=("suspicion",)),
+        module=engine.wrap(
+            objective,
+            idle_weights=settings.objective == "two_stage",
+            methods=("suspicion", "states"),
+        ),
         train=Batches(data.rows, seed=seed, batch_size=settings.train.batch_size),
         valid=valid,
         num_valid=num_valid // valid_size if valid_size else 0,
@@ -226,6 +244,7 @@ def build_problem(
         add=world.add,
         tokens=data.tokenizer.tokens,
         fixed_set=fixed_set,
+        probe=probe,
     )
 
 
@@ -268,6 +287,7 @@ def run_pretraining(settings: PretrainRunConfig, world: World, device: torch.dev
             log=settings.log,
             facts=run.facts,
             free_keys=FREE_KEYS,
+            defaults=config.to_dict(PretrainRunConfig()),
             describe=lambda: write_description(
                 out,
                 config.to_dict(settings),
@@ -298,6 +318,9 @@ def write_final(run: Pretraining, weights: Mapping[str, Tensor], folder: Path) -
         encoder=objective.encoder_name,
         facts={
             "step": run.state.step,
+            TOKENS_READ: all_tokens_read(
+                run.state.tokens, run.facts[STARTED_FROM], encoder=objective.encoder_name
+            ),
             "seq_length": run.data.rows.seq_length,
             **{key: run.facts[key] for key in ("config", "dataset_sha256", STARTED_FROM)},
         },

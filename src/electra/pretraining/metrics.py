@@ -35,6 +35,12 @@ def mean(values: Tensor) -> Tensor:
     return fraction(values.detach().double().sum(), values.numel())
 
 
+def mean_where(values_N: Tensor, counted_N: Tensor) -> Tensor:
+    """The fraction that is the mean of the values that count."""
+    # By zeros, not by picking: how many there are only a look at the data tells.
+    return fraction(torch.where(counted_N, values_N.detach().double(), 0.0).sum(), counted_N.sum())
+
+
 def detection_sums(losses_N: Tensor, logits_N: Tensor, replaced_N: Tensor) -> Sums:
     """How well replaced tokens are told from original ones."""
     said_N = logits_N > 0

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from electra.errors import InputError
 from electra.model.names import Role
-from electra.model.store import ModelFolder, open_model
+from electra.model.store import TOKENS_READ, ModelFolder, open_model
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import Tokenizer
 from electra.text.vocabulary import CONTINUATION
@@ -31,6 +31,8 @@ from electra.train.checkpoint import CheckpointConfig, CheckpointStore
 from electra.train.engine import CONFIG, flatten
 from electra.train.session import CHECKPOINTS
 
+STARTED_FROM = "started_from"
+"""Key of a run's facts: where its first weights come from; None if they were random."""
 STRUCTURE = ("objective", "model", "generator", "discriminator_head")
 """Keys of a run that say which networks there are."""
 _TABLE = ".embeddings.word_embeddings."
@@ -74,7 +76,7 @@ def read_start(path: Path) -> Start:
         networks = read_networks(path)
         weights = {name: tensor for role, part in networks.items() for name, tensor in _named(role, part)}
         first = next(iter(networks.values()))
-        facts = {"path": str(path), "step": first.run.get("step")}
+        facts = {"path": str(path), "step": first.run.get("step"), TOKENS_READ: first.tokens_read}
         return Start(path=path, weights=weights, tokenizer=first.tokenizer, facts=facts)
     values = _read_run_config(path)
     checkpoint = CheckpointStore(path / CHECKPOINTS, CheckpointConfig()).load_latest(lambda problem: None)
@@ -85,9 +87,25 @@ def read_start(path: Path) -> Start:
         # A checkpoint holds what two networks share once, under the generator's name.
         for name in [name for name in weights if name.startswith("generator.embeddings.")]:
             weights.setdefault(name.replace("generator.", "discriminator.", 1), weights[name])
-    facts = {"path": str(path), "step": checkpoint.step, "tokens": checkpoint.facts["tokens"]}
+    facts = {
+        "path": str(path),
+        "step": checkpoint.step,
+        "tokens": checkpoint.facts["tokens"],
+        TOKENS_READ: all_tokens_read(checkpoint.facts["tokens"], checkpoint.facts.get(STARTED_FROM)),
+    }
     words = _run_tokenizer(path, values, checkpoint.facts["tokenizer_sha256"])
     return Start(path=path, weights=weights, tokenizer=words, facts=facts)
+
+
+def all_tokens_read(tokens: int, started_from: Mapping[str, Any] | None, *, encoder: str = "") -> int | None:
+    """Tokens of a run and of what it started from, which is unknown (None) if that is.
+
+    `encoder`: the network in question; if the start did not have it, it has read the tokens of the run alone.
+    """
+    if not started_from or encoder in started_from["random"]:
+        return tokens
+    before: int | None = started_from.get(TOKENS_READ)
+    return None if before is None else before + tokens
 
 
 def shared_weights(weights: Mapping[str, Tensor]) -> Literal["all", "embeddings", "none"]:

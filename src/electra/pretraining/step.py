@@ -32,6 +32,7 @@ from electra.pretraining.masking import Inputs, Masked, StepRandom, TokenFacts, 
 from electra.pretraining.metrics import Sums, area_sums
 from electra.pretraining.objectives.protocol import Counts, Objective
 from electra.pretraining.sampling import Corrupted, Unigram, corrupt
+from electra.pretraining.states import StateProbe, states_warning
 from electra.seeds import numpy_generator
 from electra.text.batches import Batch, Batches, made_ahead
 
@@ -114,7 +115,7 @@ def readable_row(
 
 
 _EARLY_SHARE, _EARLY_STEPS = 0.1, 500
-"""Of a run: before them every discriminator is at chance."""
+"""Of a run: before them every discriminator is at chance, and states are still those of random weights."""
 
 
 def collapse_warning(values: Mapping[str, float], *, step: int, progress: float) -> str | None:
@@ -277,9 +278,12 @@ class PretrainProblem:
     """Token ids as a person reads them."""
     fixed_set: FixedSet | None = None
     """Held-out rows that are corrupted alike in every run."""
+    probe: StateProbe | None = None
+    """Held-out rows whose hidden states are looked at."""
     headlines: ClassVar[Mapping[str, str]] = {
         "mlm_loss": "generator",
         "mlm_accuracy": "accuracy",
+        "masked_accuracy": "at masks",
         "recovery_loss": "recovery",
         "discriminator_loss": "discriminator",
         "discriminator_auc": "AUC",
@@ -332,6 +336,8 @@ class PretrainProblem:
             yield {"loss": metrics.fraction(loss.double(), of_batch), **sums}
         if self.fixed_set is not None:
             yield from self.fixed_set.sums(self.objective)
+        if self.probe is not None:
+            yield from self.probe.sums(self.objective.states)
 
     @torch.no_grad()
     def samples(self) -> list[dict[str, Any]]:
@@ -355,8 +361,11 @@ class PretrainProblem:
         return values.get("loss", math.nan) if math.isnan(area) else 1 - area
 
     def diagnose(self, values: Mapping[str, float], *, step: int, progress: float) -> str | None:
-        """Whether the discriminator has collapsed, and what is known to help."""
-        return collapse_warning(values, step=step, progress=progress)
+        """Whether the discriminator or the hidden states have collapsed, and what is known to help."""
+        is_early = progress < _EARLY_SHARE or step < _EARLY_STEPS
+        of_discriminator = collapse_warning(values, step=step, progress=progress)
+        of_states = None if is_early else states_warning(values)
+        return "; ".join(filter(None, (of_discriminator, of_states))) or None
 
     def close(self) -> None:
         """Stop reading ahead."""

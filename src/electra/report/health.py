@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from electra.report.runs import BY_KEY, Event, RunRecord, number
+from electra.report.runs import BY_KEY, OF_LAYER, Event, RunRecord, number
 
 Word = Literal["healthy", "low", "high", "early"]
 
@@ -161,12 +161,45 @@ def _replaced_fraction(run: RunRecord) -> Range:
     return Range(key="replaced_fraction", low=mask_prob / 3, high=mask_prob, reason=reason)
 
 
-def _generator_accuracy(_run: RunRecord) -> Range:
+def _generator_accuracy(run: RunRecord) -> Range:
     reason = (
         "below, it knows little more than which tokens are frequent (the unigram plateau) and its "
         "replacements are obvious; above, it leaves too little to find: make it smaller"
     )
+    if now(run, "masked_accuracy").value is not None:
+        # The most frequent token is right at about 5 % of the masks.
+        return Range(key="masked_accuracy", low=0.08, high=0.75, reason=reason)
     return Range(key="mlm_accuracy", low=0.15, high=0.75, reason=reason)
+
+
+def _states_rank(_run: RunRecord) -> Range:
+    reason = (
+        "in how many directions the last hidden states differ. Below, they say one thing of every token, and "
+        "a task learns little from them. Cures: a loss that names tokens, output_bias, a lower learning rate"
+    )
+    return Range(key="states_rank", low=4.0, high=None, reason=reason)
+
+
+def _states_cosine(_run: RunRecord) -> Range:
+    reason = "of two states; near 1 what differs between tokens is small beside what they have in common"
+    return Range(key="states_cosine", low=None, high=0.95, reason=reason)
+
+
+def layer_table(run: RunRecord) -> list[tuple[str, float, float]]:
+    """(layer, effective rank, mean cosine) at the last evaluation that measured them, from below."""
+    for record in reversed(run.valid):
+        if "states_rank" in record:
+            below = {int(found[2]) for key in record if (found := OF_LAYER.fullmatch(key))}
+            names = {str(number): f"_layer_{number}" for number in sorted(below)} | {"last": ""}
+            return [
+                (
+                    layer,
+                    record.get(f"states_rank{suffix}", math.nan),
+                    record.get(f"states_cosine{suffix}", math.nan),
+                )
+                for layer, suffix in names.items()
+            ]
+    return []
 
 
 def _gradient_norm(run: RunRecord) -> Range:
@@ -191,6 +224,8 @@ _RULES: tuple[Callable[[RunRecord], Range], ...] = (
     _discriminator_loss,
     _replaced_fraction,
     _generator_accuracy,
+    _states_rank,
+    _states_cosine,
     _gradient_norm,
     _mfu,
 )

@@ -27,6 +27,7 @@ from electra.report.health import (
     collapse,
     judge_metrics,
     last,
+    layer_table,
     noteworthy,
     now,
     overall,
@@ -85,6 +86,7 @@ _FACTS = {
     "loss": "loss",
     "mlm_loss": "generator loss",
     "mlm_accuracy": "generator accuracy",
+    "masked_accuracy": "accuracy at masks",
     "discriminator_auc": "AUC",
     "fixed_auc": "AUC, fixed set",
     "discriminator_recall": "recall",
@@ -162,6 +164,7 @@ def page(runs: Sequence[RunRecord]) -> str:
         facts={name: cells[0] for name, cells in shown.items() if name != "health"},
         mood=_mood(runs[0]),
         health=_health(runs),
+        layers=[(run, _layers(run)) for run in runs if layer_table(run)],
         verdicts=_VERDICTS,
         sources=_SOURCES,
         metrics=metrics,
@@ -217,6 +220,11 @@ def _health(runs: Sequence[RunRecord]) -> list[HealthRow]:
             )
         )
     return rows
+
+
+def _layers(run: RunRecord) -> list[tuple[str, str, str]]:
+    """The hidden states of each layer, as cells of a table."""
+    return [(layer, show.short(rank), f"{cosine:.3f}") for layer, rank, cosine in layer_table(run)]
 
 
 def _range(metric: Metric, verdict: Verdict) -> str:

@@ -5,6 +5,7 @@ Whatever is missing, torn or odd becomes a note on the page, not a failure.
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,7 +212,16 @@ class Metric:
 
 KNOWN = (
     Metric(key="loss", title="Loss", says="what training minimises: the weighted sum of the losses below"),
-    Metric(key="mlm_loss", title="Generator loss", says="cross-entropy at masked tokens, in nats"),
+    Metric(
+        key="mlm_loss",
+        title="Generator loss",
+        says="cross-entropy at chosen tokens, in nats, with those that it sees as they are",
+    ),
+    Metric(
+        key="masked_loss",
+        title="Loss at masks",
+        says="the generator's where it sees [MASK] and nothing is given away",
+    ),
     Metric(key="discriminator_loss", title="Discriminator loss", says="binary cross-entropy over all tokens"),
     Metric(
         key="discriminator_auc",
@@ -239,7 +249,14 @@ KNOWN = (
     Metric(
         key="mlm_accuracy",
         title="Generator accuracy",
-        says="how often its most probable token is the original",
+        says="how often its most probable token is the original. As in the authors' code, chosen tokens "
+        "count that it sees as they are (15 % of them) and may copy",
+        form="percent",
+    ),
+    Metric(
+        key="masked_accuracy",
+        title="Accuracy at masks",
+        says="the generator's where it sees [MASK]: what it can really guess",
         form="percent",
     ),
     Metric(
@@ -268,6 +285,18 @@ KNOWN = (
         says="high from the start, since most tokens are original: look at AUC and recall",
         form="percent",
     ),
+    Metric(
+        key="states_rank",
+        title="Effective rank",
+        says="of the last hidden states: in how many directions they differ, on held-out rows",
+        line="exact",
+    ),
+    Metric(
+        key="states_cosine",
+        title="Mean cosine",
+        says="of the last hidden states of two positions: near 1, all are alike",
+        line="exact",
+    ),
     Metric(key="gradient_norm", title="Gradient norm", says="before clipping, logarithmic", scale="log"),
     Metric(key="learning_rate", title="Learning rate", line="exact"),
     Metric(key="tokens_per_second", title="Throughput", says="tokens per second", form="count"),
@@ -278,6 +307,8 @@ KNOWN = (
         form="percent",
     ),
 )
+OF_LAYER = re.compile(r"states_(rank|cosine)_layer_(\d+)")
+"""Metrics of the layers below the last one, which have a table in place of curves."""
 BY_KEY = {metric.key: metric for metric in KNOWN}
 _AXIS_KEYS = {"step", "tokens", "seconds", "flops"}
 
@@ -286,5 +317,5 @@ def metrics_of(runs: Sequence[RunRecord]) -> list[Metric]:
     """Every metric that some run has measured: those we know in our order, then the others by name."""
     keys = {key for run in runs for record in (*run.train, *run.valid) for key in record} - _AXIS_KEYS
     known = [metric for metric in KNOWN if metric.key in keys]
-    others = sorted(keys - {metric.key for metric in known})
+    others = sorted(key for key in keys - {metric.key for metric in known} if not OF_LAYER.fullmatch(key))
     return known + [Metric(key=key, title=key.replace("_", " ").capitalize()) for key in others]

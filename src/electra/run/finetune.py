@@ -8,7 +8,7 @@ from electra import config
 from electra.report import write_report
 from electra.show import table
 from electra.tasks import finetuning, results
-from electra.tasks.config import FinetuneConfig, paper_size
+from electra.tasks.config import FinetuneConfig, is_lightly_trained, paper_size
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import GLUE
 from electra.tasks.finetuning import Job
@@ -40,15 +40,25 @@ def describe(job: Job) -> Iterator[tuple[str, str]]:
     yield from describe_tasks(study.tokenized)
     size = sum(weight.numel() for weight in study.model(study.seeds[0]).parameters())
     yield "model", f"{study.start.description()}; {size:,} parameters"
+    yield "encoder", describe_reading(study.start.tokens_read)
     budget = train.budget_for(steps_per_epoch=study.train_batches(study.seeds[0]).num_batches)
     words = [
         *([] if train.epochs is None else [f"{train.epochs:g} epoch{'s' if train.epochs != 1 else ''}"]),
         *([] if budget.steps is None else [f"{budget.steps:,} steps of {train.batch_size} examples"]),
-        f"learning rate {train.learning_rate:g}, layer decay {train.layer_decay:g}",
+        f"learning rate {train.learning_rate:g}, layer decay {train.layer_decay}",
+        *([] if job.settings.pooling == "auto" else [f"pooling {job.settings.pooling}"]),
         f"{job.engine.device.type} in {job.engine.precision}",
     ]
     yield "training", ", ".join(words)
     yield "seeds", ", ".join(map(str, study.seeds))
+
+
+def describe_reading(tokens_read: int | None) -> str:
+    """How much an encoder has read, which decides what `auto` is."""
+    lightly = is_lightly_trained(tokens_read)
+    read = "an unknown number of" if tokens_read is None else f"{tokens_read:,}"
+    auto = "pooling mean and layer decay 1" if lightly else "the paper's pooling cls and layer decay"
+    return f"has read {read} tokens{', few' if lightly else ''}: auto is {auto}"
 
 
 def show(folder: Path, content: Mapping[str, Any]) -> None:

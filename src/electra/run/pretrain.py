@@ -10,7 +10,6 @@ from electra.errors import InputError
 from electra.pretraining import cost
 from electra.pretraining.build import (
     FINAL,
-    STARTED_FROM,
     FirstStep,
     Pretraining,
     build,
@@ -18,6 +17,7 @@ from electra.pretraining.build import (
     run_pretraining,
 )
 from electra.pretraining.config import PretrainRunConfig, paper_defaults
+from electra.pretraining.start import STARTED_FROM
 from electra.pretraining.step import show_row
 from electra.report import write_report
 from electra.show import clock, table

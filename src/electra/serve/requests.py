@@ -29,11 +29,11 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict, is_typeddict  # pydantic needs these before Python 3.12
 
+from electra.model.heads import Pooling
 from electra.serve.batching import Call
 from electra.serve.errors import ApiError
 from electra.serve.limits import Limits
 from electra.show import did_you_mean
-from electra.tasks.families.family import Pooling
 from electra.tasks.families.table import task_abilities
 from electra.text.spans import MASK
 

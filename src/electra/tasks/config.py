@@ -1,18 +1,24 @@
 """Keys of `electra finetune` -> what is fine-tuned, on what, for how long, checked.
 
 Keys that nobody gave have the paper's values for the size of the encoder and the task (`finetune_defaults`).
+Two of them depend on how much the encoder has read in pre-training, which its manifest says: what a head
+judges a text by, and how much slower lower layers learn. The paper's values for these suit encoders that have
+read for days. After minutes, [CLS] has gathered nothing yet, and lower layers have to change for the task as
+much as upper ones: such an encoder is judged by the mean of its states and trained without layer decay.
 """
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from electra import config
 from electra.config import Given
 from electra.errors import InputError
 from electra.model.sizes import PRESETS, EncoderConfig
 from electra.tasks.data.catalogue import TaskSource
+from electra.tasks.families.family import HeadPooling, PooledFamily
 from electra.tasks.sweep import SweepConfig
 from electra.tasks.task import Task
 from electra.train.checkpoint import CheckpointConfig
@@ -34,8 +40,9 @@ class EpochTrainConfig(TrainConfig):
     matrix_learning_rate: float = 0.003
     """Peak learning rate of muon's matrices, while learning_rate is that of all other weights; layer_decay
     lowers both. The schedule is the same for both."""
-    layer_decay: float = 0.8
-    """Learning rate of a layer relative to the layer above; with 1 it is the same for all layers."""
+    layer_decay: float | Literal["auto"] = "auto"
+    """Learning rate of a layer relative to the layer above; with 1 it is the same for all layers. auto: 1 for
+    an encoder that is known to have read fewer than 1e9 tokens, else the paper's (0.8; large: 0.9)."""
     warmup_steps: int = 0
     """Length of the linear warm-up, in steps; of two warm-ups the longer one counts."""
     warmup_fraction: float = 0.1
@@ -104,6 +111,10 @@ class FinetuneConfig(TaskSource):
     """Tokens of a row, special tokens included. Default: the task's."""
     dropout: float | None = None
     """Dropout of the encoder. Default: the encoder's own."""
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    """What classes, values and choices are judged by: the hidden state of [CLS], or the mean of all. auto:
+    mean for an encoder that is known to have read fewer than 1e9 tokens, else cls, as in the paper; a model
+    that was fine-tuned before keeps its own. For similarity: --own.pooling."""
     baseline: str = ""
     """Folder of another fine-tuning of the task, such as one with --model none, to compare with in the
     report."""
@@ -168,11 +179,51 @@ def finetune_paper_values(encoder: EncoderConfig, tasks: Sequence[Task]) -> dict
     }
 
 
+LIGHTLY_TRAINED = 1e9
+"""Tokens below which an encoder counts as lightly trained.
+
+After 2 to 8 million tokens, mean pooling without layer decay is far ahead of the paper's values, with which a
+task is hardly learned. Those were found with 1.6e10 tokens (small) and more. Nothing was measured in between:
+this is where one is nearer to the paper's.
+"""
+FITTED = ("pooling", "train.layer_decay")
+"""Keys whose `auto` depends on how much the encoder has read."""
+
+
+def is_lightly_trained(tokens_read: int | None) -> bool:
+    """Whether an encoder has read little; of one that is not known to have, the paper's values are used."""
+    return tokens_read is not None and tokens_read < LIGHTLY_TRAINED
+
+
+def fitted_values(
+    encoder: EncoderConfig, *, tokens_read: int | None, head_pooling: HeadPooling | None
+) -> dict[str, Any]:
+    """What `auto` is for an encoder; `head_pooling`: that of a head it was fine-tuned with before."""
+    if is_lightly_trained(tokens_read):
+        return {"pooling": head_pooling or "mean", "train.layer_decay": 1.0}
+    _, layer_decay = _BY_SIZE[paper_size(encoder)]
+    return {"pooling": head_pooling or "cls", "train.layer_decay": layer_decay}
+
+
 def finetune_defaults(
-    given: Given[FinetuneConfig], encoder: EncoderConfig, tasks: Sequence[Task]
-) -> dict[str, float]:
-    """The paper's values, without the number of epochs where another budget was given."""
-    values = finetune_paper_values(encoder, tasks)
+    given: Given[FinetuneConfig],
+    encoder: EncoderConfig,
+    tasks: Sequence[Task],
+    fitted: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The paper's values and those that fit the encoder, without what another key makes needless.
+
+    That is the number of epochs where another budget was given, and the pooling where no head has one.
+    """
+    values = {**finetune_paper_values(encoder, tasks), **fitted}
     if any(given.values.get(f"train.{key}") for key in ("steps", "max_time", "max_tokens")):
         del values["train.epochs"]
+    if not any(isinstance(task.family, PooledFamily) for task in tasks):
+        del values["pooling"]
     return values
+
+
+def values_before(settings: FinetuneConfig) -> dict[str, Any]:
+    """What runs did that were begun before some of the keys were there: the defaults, and by [CLS]."""
+    pooling = {} if settings.pooling == "auto" else {"pooling": "cls"}
+    return {**config.to_dict(FinetuneConfig()), **pooling}

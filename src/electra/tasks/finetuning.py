@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -20,10 +20,18 @@ from electra.errors import InputError
 from electra.model.names import is_layer_matrix, layer_depth
 from electra.tasks import results, sweep
 from electra.tasks.batches import TaskMixture
-from electra.tasks.config import FREE_KEYS, FinetuneConfig, finetune_defaults
+from electra.tasks.config import (
+    FITTED,
+    FREE_KEYS,
+    FinetuneConfig,
+    finetune_defaults,
+    fitted_values,
+    values_before,
+)
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import AX, GLUE
-from electra.tasks.model import TaskModel, find_start
+from electra.tasks.families.family import PooledFamily
+from electra.tasks.model import StartModel, TaskModel, find_start
 from electra.tasks.seed_results import SeedResult
 from electra.tasks.step import FinetuneProblem, HeldOut, Share, flops_per_token
 from electra.tasks.study import (
@@ -38,7 +46,7 @@ from electra.tasks.task import Task
 from electra.text.tokenizer import Tokenizer
 from electra.train import devices
 from electra.train.distributed import World
-from electra.train.engine import Engine, check_same_run, json_values, write_description
+from electra.train.engine import Engine, check_same_run, json_values, read_choices, write_description
 from electra.train.log import METRICS
 from electra.train.optim import build_optimizer
 from electra.train.session import CHECKPOINTS
@@ -77,7 +85,7 @@ class Job:
             self.study.facts(seed),
             self.settings.resume,
             free_keys=FREE_KEYS,
-            defaults=json_values(config.to_dict(FinetuneConfig())),
+            defaults=json_values(values_before(self.settings)),
         )
 
     def describe(self) -> None:
@@ -120,8 +128,10 @@ def prepare_job(given: Given[FinetuneConfig], world: World, device: torch.device
         )
     start = find_start(draft.model, like=draft.like, dropout=draft.dropout)
     tasks = [catalogue.load_task(name, draft) for name in names]
-    settings = given.config(finetune_defaults(given, start.config, tasks))
+    given, fitted = fit(given, start)
+    settings = given.config(finetune_defaults(given, start.config, tasks, fitted))
     check(settings, tasks, world)
+    tasks = [pooled(task, settings.pooling) for task in tasks]
     engine = Engine.choose(settings.train, world, device, run=Path(settings.out) if settings.out else None)
     fewer = [limited(task, train=settings.limit_train, held_out=settings.limit_eval) for task in tasks]
     study = Study(
@@ -132,11 +142,42 @@ def prepare_job(given: Given[FinetuneConfig], world: World, device: torch.device
         dataset_sha256=content_hash(tasks),
         seeds=[settings.seed + number for number in range(settings.seeds)],
         config=json_values(config.to_dict(settings)),
-        choices=engine.choices(),
+        choices=engine.choices(**fitted_choices(settings)),
         precisely=partial(devices.autocast, device, engine.precision),
     )
     peak = 0.0 if settings.dry_run else engine.peak()
     return Job(settings=settings, study=study, engine=engine, peak=peak)
+
+
+def fit(given: Given[FinetuneConfig], start: StartModel) -> tuple[Given[FinetuneConfig], dict[str, Any]]:
+    """What was given, without any `auto` of `FITTED`; and what these keys are for the start unless given.
+
+    A run that has begun keeps what it chose then; before there was a choice, that was the paper's.
+    """
+    given = dataclasses.replace(
+        given,
+        values={key: value for key, value in given.values.items() if key not in FITTED or value != "auto"},
+    )
+    out, tuned = given.draft().out, start.tuned
+    kept = read_choices(Path(out)) if out else {}
+    before = tuned.family.head_pooling if tuned and isinstance(tuned.family, PooledFamily) else None
+    known = None if kept and "layer_decay" not in kept else start.tokens_read
+    fitted = fitted_values(start.config, tokens_read=known, head_pooling=before)
+    chosen = {key: kept[name] for key in FITTED if (name := key.rpartition(".")[2]) in kept}
+    return given, {**fitted, **chosen}
+
+
+def fitted_choices(settings: FinetuneConfig) -> dict[str, Any]:
+    """What `fit` finds again when the run goes on; no pooling where no head has one."""
+    pooling = {} if settings.pooling == "auto" else {"pooling": settings.pooling}
+    return {**pooling, "layer_decay": settings.train.layer_decay}
+
+
+def pooled(task: Task, pooling: Literal["auto", "cls", "mean"]) -> Task:
+    """The task with a head that judges by what was chosen, if its head judges whole rows."""
+    if pooling == "auto" or not isinstance(task.family, PooledFamily):
+        return task
+    return dataclasses.replace(task, family=task.family.pooled_by(pooling))
 
 
 def check(settings: FinetuneConfig, tasks: list[Task], world: World) -> None:
@@ -151,6 +192,11 @@ def check(settings: FinetuneConfig, tasks: list[Task], world: World) -> None:
                 f"{task.name} is learned by comparing the pairs of a batch with one another, so a batch must "
                 "stay in one piece: --train.micro_batch all, and one process"
             )
+    if settings.pooling != "auto" and not any(isinstance(task.family, PooledFamily) for task in tasks):
+        raise InputError(
+            f"pooling is {settings.pooling}, but the head of {tasks[0].name} does not judge whole rows by "
+            "one vector: leave it at auto (for similarity there is --own.pooling)"
+        )
     if settings.sweep.trials and (len(tasks) > 1 or settings.train.epochs is None or world.size > 1):
         raise InputError("--sweep.trials is for one task, one process, and a budget in epochs")
 
@@ -211,6 +257,7 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[SeedResult, TaskModel
         log=settings.log.in_steps(steps_per_epoch=batches.num_batches),
         facts=study.facts(seed),
         free_keys=FREE_KEYS,
+        defaults=values_before(settings),
         describe=job.describe,
         peak=job.peak,
     )

@@ -29,6 +29,7 @@ from electra.model.sizes import EncoderConfig
 from electra.model.store import (
     CONFIG,
     OWN_LAYOUT,
+    TOKENS_READ,
     WEIGHTS,
     Contents,
     ModelFolder,
@@ -203,11 +204,16 @@ def copy_head(tuned: FineTuned, model: TaskModel, task: str) -> bool:
     family, head = model.families[task], model.head(task)
     state = tuned.model.head(tuned.task).state_dict()
     shapes = [{name: tensor.shape for name, tensor in one.items()} for one in (state, head.state_dict())]
-    agree = (family.name, family.labels()) == (tuned.family.name, tuned.family.labels())
+    agree = _meaning(family) == _meaning(tuned.family)
     if agree and shapes[0] == shapes[1]:
         copy_state(state, head, where=tuned.task)
         return True
     return False
+
+
+def _meaning(family: Family[Any]) -> tuple[Any, ...]:
+    """What the numbers of a head stand for, and what it reads."""
+    return family.name, family.labels(), getattr(family, "head_pooling", None)
 
 
 def random_encoder(config: EncoderConfig, *, seed: int) -> Encoder:
@@ -233,6 +239,8 @@ class StartModel:
     """Checksum of all weights of the encoder; of the word "none", if they are random."""
     tuned: FineTuned | None
     """The whole model, if it was fine-tuned before."""
+    tokens_read: int | None
+    """Tokens that the encoder has read in pre-training; None if nobody knows."""
 
     def model(self, families: Mapping[str, Family[Any]], *, seed: int) -> TaskModel:
         """The encoder with new heads; a head that was trained for the same labels before is kept."""
@@ -263,13 +271,22 @@ def find_start(path: str, *, like: str, dropout: float | None) -> StartModel:
     tokenizer, config = folder.tokenizer, with_dropout(folder.config, dropout)
     if path == RANDOM:
         sha256, state, tuned = hashlib.sha256(RANDOM.encode()).hexdigest(), None, None
+        tokens_read: int | None = 0
     else:
         tuned = load_model(folder) if TASK_KEY in folder.values else None
         encoder = folder.encoder() if tuned is None else tuned.model.encoder
         state = encoder.state_dict()
         sha256 = _hash(state)
+        tokens_read = folder.tokens_read if tuned is None else tuned.facts.get(TOKENS_READ)
     return StartModel(
-        path=path, like=like, config=config, state=state, tokenizer=tokenizer, sha256=sha256, tuned=tuned
+        path=path,
+        like=like,
+        config=config,
+        state=state,
+        tokenizer=tokenizer,
+        sha256=sha256,
+        tuned=tuned,
+        tokens_read=tokens_read,
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
+from electra.model.store import TOKENS_READ
 from electra.show import listed
 from electra.tasks import results
 from electra.tasks.batches import TaskMixture, TrainBatches
@@ -312,6 +313,7 @@ class Study:
                 "split": task.scored_splits[0],
                 "seed": result.seed,
                 "start": self.start.path,
+                TOKENS_READ: self.start.tokens_read,
                 INPUT: input_columns(task, catalogue.own_columns(named, self.source)),
             },
         )

@@ -20,7 +20,6 @@ import yaml
 from torch import nn
 
 import electra
-from electra import config as configs
 from electra import files
 from electra.errors import InputError
 from electra.model.encoder import Encoder, Layer
@@ -153,13 +152,15 @@ class Engine:
         log: LogConfig,
         facts: Mapping[str, Any],
         free_keys: Sequence[str],
+        defaults: Mapping[str, Any],
         describe: Callable[[], None],
         peak: float,
     ) -> None:
         """Train from where the folder stands to the end of the budget, if it is the same run.
 
-        `facts` are in every checkpoint; of their config only `free_keys` may differ from the checkpoint's.
-        `describe` writes config.yaml and environment.json once the run may start.
+        `facts` are in every checkpoint; of their config only `free_keys` may differ from the checkpoint's,
+        where keys that are newer than it have the values of `defaults`. `describe` writes
+        config.yaml and environment.json once the run may start.
         """
         Session(
             folder=folder,
@@ -176,7 +177,7 @@ class Engine:
                 facts,
                 settings.resume,
                 free_keys=free_keys,
-                defaults=json_values(configs.to_dict(type(settings)())),
+                defaults=json_values(defaults),
             ),
             on_start=describe if self.world.writes else lambda: None,
             peak=peak * self.world.size,

@@ -51,7 +51,7 @@ class OptimizerConfig:
     """Weight decay, relative to the learning rate; norms and biases are never decayed."""
     clip_norm: float = 1.0
     """Global gradient norm above which gradients are scaled down to it; inf never clips."""
-    layer_decay: float = 1.0
+    layer_decay: float | Literal["auto"] = 1.0
     """Learning rate of a layer relative to the layer above; with 1 it is the same for all layers."""
     layer_decay_rule: Literal["correct", "as_google"] = "correct"
     """correct: the top layer has layer_decay times the head's rate; as_google: squared, as in their code."""
@@ -73,7 +73,7 @@ class OptimizerConfig:
             raise InputError(f"weight_decay is {self.weight_decay}, expected 0 (none) or more (such as 0.01)")
         if not self.clip_norm > 0:
             raise InputError(f"clip_norm is {self.clip_norm}, expected a number above 0; .inf never clips")
-        if not 0 < self.layer_decay <= 1:
+        if not isinstance(self.layer_decay, str) and not 0 < self.layer_decay <= 1:
             raise InputError(
                 f"layer_decay is {self.layer_decay}, expected above 0 and at most 1 (1: no decay)"
             )
@@ -331,6 +331,7 @@ def parameter_groups(
 def layer_scale(config: OptimizerConfig, depth: int, *, num_layers: int) -> float:
     """Share of the learning rate at a depth: 0 is the embeddings, num_layers + 1 the head."""
     assert 0 <= depth <= num_layers + 1, f"depth {depth} in a model of {num_layers} layers"
+    assert not isinstance(config.layer_decay, str), "auto is for the caller to settle"
     below_head = num_layers + 1 - depth
     # As in the original: it counts one more level than there is between the top layer and the head.
     missing_level = config.layer_decay_rule == "as_google" and below_head > 0

@@ -33,7 +33,7 @@ class Given(torch.nn.Module):
         super().__init__()
         self.logits = torch.tensor(logits)
 
-    def forward(self, hidden):
+    def forward(self, hidden, attention_mask_BL):
         return self.logits
 
 

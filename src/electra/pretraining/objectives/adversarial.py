@@ -82,7 +82,7 @@ class Adversarial(Objective):
             loss=self.config.generator_weight * share(policy_losses_P + baseline_losses_P, totals.masked)
             + self.discriminator_weight * share(losses_N, totals.tokens),
             sums={
-                **proposal_sums(proposal, masked),
+                **proposal_sums(proposal, masked, self.masker.mask_id),
                 **detection_sums(losses_N, pick(logits_BL, inputs.text_N), replaced_N),
                 "replaced_fraction": mean(replaced_N),
                 "reward": mean(reward_P),

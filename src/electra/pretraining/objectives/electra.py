@@ -25,7 +25,7 @@ from electra.model.heads import DETECTION_HEADS, DiscriminatorHead, GeneratorHea
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import GeneratorConfig, PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, Proposed, TokenFacts, pick
-from electra.pretraining.metrics import Sums, detection_sums, mean
+from electra.pretraining.metrics import Sums, detection_sums, mean, mean_where
 from electra.pretraining.networks import FixedGenerator, Generator, HostGenerator, TwoTowers, build_networks
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
 from electra.pretraining.sampling import Corrupted, corrupt, draw_tokens, sample
@@ -129,14 +129,21 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         module.train(training)
 
 
-def proposal_sums(proposal: Proposal, masked: Masked) -> Sums:
-    """The generator's metrics; without a distribution, only how often it proposes the original token."""
+def proposal_sums(proposal: Proposal, masked: Masked, mask_id: int) -> Sums:
+    """The generator's metrics: at all chosen positions, as the original counts, and where it sees [MASK].
+
+    A chosen token that stays as it is (15 % of them, in the original) can be copied: to name it proves
+    nothing. Without a distribution there is only how often the original token is proposed.
+    """
     sampled = {"sampled_accuracy": mean(proposal.sampled_P == masked.original_P)}
     if proposal.correct_P is None or proposal.entropy_P is None:
         return sampled
+    is_mask_P = pick(masked.masked_ids_BL, masked.positions_P) == mask_id
     return {
         "mlm_loss": mean(proposal.loss_P),
         "mlm_accuracy": mean(proposal.correct_P),
+        "masked_loss": mean_where(proposal.loss_P, is_mask_P),
+        "masked_accuracy": mean_where(proposal.correct_P, is_mask_P),
         **sampled,
         "generator_entropy": mean(proposal.entropy_P),
     }
@@ -224,7 +231,7 @@ class Electra(Objective):
         return StepOutput(
             loss=loss,
             sums={
-                **proposal_sums(proposal, masked),
+                **proposal_sums(proposal, masked, self.masker.mask_id),
                 **detection_sums(losses_N, pick(logits_BL, judged_N), pick(corrupted.replaced_BL, judged_N)),
                 "replaced_fraction": mean(pick(corrupted.replaced_BL, inputs.text_N)),
                 **recovery,

@@ -89,7 +89,7 @@ class Electric(Objective):
             loss=self.config.generator_weight * share(cloze_losses_M, totals.ordinary)
             + self.discriminator_weight * share(losses_N, totals.tokens),
             sums={
-                **proposal_sums(proposal, masked),
+                **proposal_sums(proposal, masked, self.masker.mask_id),
                 **detection_sums(losses_N, pick(logits_BL, text_N), replaced_N),
                 "replaced_fraction": mean(replaced_N),
                 "cloze_loss": mean(cloze_losses_M),

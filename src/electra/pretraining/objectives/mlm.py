@@ -60,7 +60,7 @@ class MaskedLanguageModelling(Objective):
         proposal = propose(reduce, masked, self.generating)
         return StepOutput(
             loss=self.config.generator_weight * share(proposal.loss_P, totals.masked),
-            sums=proposal_sums(proposal, masked),
+            sums=proposal_sums(proposal, masked, self.masker.mask_id),
             views={"masked_ids_BL": masked.masked_ids_BL},
         )
 
@@ -94,7 +94,7 @@ class ReplaceMlm(Objective):
             loss=self.config.generator_weight * share(proposal.loss_P, totals.masked)
             + self.config.recovery_weight * share(losses_P, totals.masked),
             sums={
-                **proposal_sums(proposal, masked),
+                **proposal_sums(proposal, masked, self.masker.mask_id),
                 "replaced_fraction": mean(pick(corrupted.replaced_BL, inputs.text_N)),
                 "recovery_loss": mean(losses_P),
                 "recovery_accuracy": mean(correct_P),
@@ -142,7 +142,7 @@ class AllTokensMlm(Objective):
             loss=self.config.generator_weight * share(proposal.loss_P, totals.masked)
             + self.config.recovery_weight * share(losses_N, totals.tokens),
             sums={
-                **proposal_sums(proposal, masked),
+                **proposal_sums(proposal, masked, self.masker.mask_id),
                 **detection_sums(detection_losses(gate_N, replaced_N), gate_N, replaced_N),
                 "replaced_fraction": mean(replaced_N),
                 "recovery_loss": mean(losses_N),

@@ -55,6 +55,7 @@ from electra.pretraining.config import GeneratorConfig, PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, Proposed, StepRandom, TokenFacts
 from electra.pretraining.metrics import Sums
 from electra.pretraining.networks import HostGenerator, plain_tables
+from electra.pretraining.states import layer_states
 
 Owner = Literal["generator", "discriminator"]
 
@@ -142,6 +143,10 @@ class Objective(nn.Module, ABC):
     def suspicion(self, inputs: Inputs, ids_BL: Tensor) -> Tensor | None:
         """How replaced each token of other ids in the same rows looks (B, L); None if that is not learned."""
 
+    def states(self, inputs: Inputs) -> list[Tensor]:
+        """The hidden states (N, D) of the text after each layer of `learning_encoder`."""
+        return layer_states(self.learning_encoder, inputs)
+
     def begin_step(self, step: int, progress: float = 0.0) -> None:
         """Get ready for a step, numbered from 0, before which a share of the run is done."""
         self.progress = progress
@@ -165,6 +170,11 @@ class Objective(nn.Module, ABC):
         encoder = self.get_submodule(self.encoder_name)
         assert isinstance(encoder, Encoder)
         return encoder
+
+    @property
+    def learning_encoder(self) -> Encoder:
+        """The one whose states are what fine-tuning would get by now."""
+        return self.encoder
 
     def plain_state(self) -> dict[str, Tensor]:
         """The weights under the names of `model.names`, with tables in place of sums of tables."""

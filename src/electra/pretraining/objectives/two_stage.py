@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from electra.errors import InputError
+from electra.model.encoder import Encoder
 from electra.model.heads import DETECTION_HEADS
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
@@ -68,7 +69,7 @@ class TwoStage(Objective):
             proposal = self.propose(inputs, masked)
             return StepOutput(
                 loss=self.config.generator_weight * share(proposal.loss_P, totals.masked),
-                sums=proposal_sums(proposal, masked),
+                sums=proposal_sums(proposal, masked, self.masker.mask_id),
                 views={"masked_ids_BL": masked.masked_ids_BL},
             )
         with torch.no_grad():
@@ -80,12 +81,20 @@ class TwoStage(Objective):
         return StepOutput(
             loss=self.discriminator_weight * share(losses_N, totals.tokens),
             sums={
-                **proposal_sums(proposal, masked),
+                **proposal_sums(proposal, masked, self.masker.mask_id),
                 **detection_sums(losses_N, pick(logits_BL, inputs.text_N), replaced_N),
                 "replaced_fraction": mean(replaced_N),
             },
             views=detection_views(masked, corrupted, logits_BL),
         )
+
+    @property
+    def learning_encoder(self) -> Encoder:
+        """The generator while it is its turn: what it has learned may become the discriminator's start."""
+        if self.second_stage:
+            return self.encoder
+        assert isinstance(self.generator, Encoder)
+        return self.generator
 
     def suspicion(self, inputs: Inputs, ids_BL: Tensor) -> Tensor | None:
         """The discriminator's logits, once it is trained."""

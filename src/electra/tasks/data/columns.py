@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Literal
 
 from electra import config, show
 from electra.errors import InputError
+from electra.model.heads import Pooling
 from electra.show import did_you_mean
-from electra.tasks.families.family import Example, Pooling
+from electra.tasks.families.family import Example
 from electra.text.tables import Dialect, Quoting, Row
 
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from electra.errors import InputError
-from electra.model.encoder import Positions
 from electra.model.heads import RegressionHead
 from electra.model.sizes import EncoderConfig
 from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig, RowReader, quoted
@@ -23,9 +22,9 @@ from electra.tasks.families.family import (
     Ability,
     Card,
     Example,
-    Family,
     Learned,
     Mistake,
+    PooledFamily,
     Prediction,
     Predictor,
     Score,
@@ -123,13 +122,15 @@ CHOOSE = Ability(
 )
 
 
-class MultipleChoice(Family[ChoiceExample]):
+CHOOSER = "ElectraForMultipleChoice"
+
+
+class MultipleChoice(PooledFamily[ChoiceExample]):
     """The right one of several answers: a row for each, and the rows of a question are a unit."""
 
     name: ClassVar[str] = "multiple_choice"
     kind: ClassVar[str] = "multiple_choice"
     reader = ChoiceReader
-    positions: ClassVar[Positions] = "first"
     ability: ClassVar[Ability | None] = CHOOSE
     card: ClassVar[Card] = Card(
         what="An ELECTRA that chooses the right answer to a question, or how a text goes on.",
@@ -148,8 +149,8 @@ class MultipleChoice(Family[ChoiceExample]):
         return ()
 
     def settings(self) -> dict[str, Any]:
-        """There are none."""
-        return {}
+        """What the head reads."""
+        return {"head_pooling": self.head_pooling}
 
     @classmethod
     def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
@@ -183,12 +184,12 @@ class MultipleChoice(Family[ChoiceExample]):
 
     def head(self, config: EncoderConfig) -> nn.Module:
         """One logit for each row."""
-        return RegressionHead(config)
+        return RegressionHead(config, self.head_pooling)
 
     def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         """Cross-entropy over the choices of each question, which may have different numbers of them."""
         questions = questions_of(batch.rows)
-        logits_B = head(hidden_BLD).float()
+        logits_B = head(hidden_BLD, batch.attention_mask_BL).float()
         logits_UC = nn.utils.rnn.pad_sequence(
             [logits_B[question] for question in questions], batch_first=True, padding_value=float("-inf")
         )
@@ -197,7 +198,7 @@ class MultipleChoice(Family[ChoiceExample]):
 
     def outputs(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> list[Any]:
         """The logit of each choice."""
-        return list(head(hidden_BLD).float().cpu().numpy())
+        return list(head(hidden_BLD, batch.attention_mask_BL).float().cpu().numpy())
 
     def predictions(
         self, examples: Sequence[ChoiceExample], rows: Sequence[TaskRow], outputs: Sequence[Any]
@@ -260,14 +261,14 @@ class MultipleChoice(Family[ChoiceExample]):
         return found
 
     def transformers_obstacle(self, config: EncoderConfig) -> str | None:
-        """None: it has one layer on [CLS], too, if it is told to leave out the one before."""
-        return None
+        """It has one layer on [CLS], too, if it is told to leave out the one before."""
+        return self.pooling_obstacle(config, CHOOSER)
 
     def to_transformers(self, head: nn.Module) -> TransformersHead:
         """The same layer; the state of [CLS] comes to it as it is."""
         state = head.state_dict()
         return TransformersHead(
-            "ElectraForMultipleChoice",
+            CHOOSER,
             {"summary_type": "first", "summary_use_proj": False, "summary_activation": "linear"},
             {f"classifier.{kind}": state[f"output.{kind}"] for kind in ("weight", "bias")},
         )
@@ -280,7 +281,19 @@ class MultipleChoice(Family[ChoiceExample]):
         self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
     ) -> dict[str, Tensor]:
         """The logit of each row (B, 1), which is a question with one of its choices."""
-        return {"logits": head(hidden_BLD)[:, None]}
+        return {"logits": head(hidden_BLD, attention_mask_BL)[:, None]}
+
+    @property
+    def head_lines(self) -> Sequence[str]:
+        """The vector of each choice, and one layer; asked for where transformers cannot take the mean."""
+        return (
+            'choices = ["The chef.", "The meal."]',
+            'inputs = tokenizer(["Who ate the meal?"] * 2, choices, padding=True, return_tensors="pt")',
+            'is_text = inputs["attention_mask"][..., None]',
+            "vectors = (model(**inputs).last_hidden_state * is_text).sum(dim=1) / is_text.sum(dim=1)",
+            'head = load_file(f"{folder}/head.safetensors")',
+            'logits = vectors @ head["output.weight"].T + head["output.bias"]',
+        )
 
 
 def questions_of(rows: Sequence[TaskRow]) -> list[slice]:

@@ -1,4 +1,4 @@
-"""Texts and pairs -> one class, several classes, or a value, judged by the hidden state of [CLS].
+"""Texts and pairs -> one class, several classes, or a value, judged by [CLS] or by the mean of all states.
 
 transformers' class for sequences has a layer more than the original: gelu(dense(x)) and then another dense.
 It holds ours exactly all the same, since gelu(x) - gelu(-x) = x: the first layer gives each logit and its
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from electra.errors import InputError
-from electra.model.encoder import Positions
 from electra.model.heads import ClassificationHead, RegressionHead
 from electra.model.sizes import EncoderConfig
 from electra.show import did_you_mean
@@ -27,9 +26,10 @@ from electra.tasks.families import scores
 from electra.tasks.families.family import (
     Ability,
     Card,
-    Family,
+    HeadPooling,
     Learned,
     Mistake,
+    PooledFamily,
     Prediction,
     Predictor,
     Score,
@@ -49,6 +49,7 @@ from electra.tasks.task import TRAIN, content_key
 from electra.text.spans import check_pairs
 from electra.text.tokenizer import Tokenizer
 
+CLASSIFIER = "ElectraForSequenceClassification"
 THRESHOLD = 0.5
 """Of several labels, those with at least this probability are predicted."""
 
@@ -159,18 +160,15 @@ CLASSIFY = Ability(
     example={"texts": ["the music was good"]},
 )
 USE = 'model.classify(["The chef ate the meal."])  # a second list would be the other texts of pairs'
-HEAD_LINES = (
-    'inputs = tokenizer("The chef ate the meal.", return_tensors="pt")',
-    "first = model(**inputs).last_hidden_state[:, 0]",
-    'head = load_file(f"{folder}/head.safetensors")',
-    'logits = first @ head["output.weight"].T + head["output.bias"]',
-)
+VECTOR_LINES: dict[HeadPooling, str] = {
+    "cls": "vector = model(**inputs).last_hidden_state[:, 0]",
+    "mean": "vector = model(**inputs).last_hidden_state.mean(dim=1)  # of several texts, without padding",
+}
 
 
-class TextFamily(Family[TextExample]):
-    """What is common to those that judge a text, or a pair, by its [CLS]: one row for each example."""
+class TextFamily(PooledFamily[TextExample]):
+    """What is common to those that judge a text, or a pair, as a whole: one row for each example."""
 
-    positions: ClassVar[Positions] = "first"
     ability: ClassVar[Ability | None] = CLASSIFY
     no_text: ClassVar[Prediction]
     """The answer for a text without tokens."""
@@ -217,11 +215,13 @@ class TextFamily(Family[TextExample]):
         return [found.get(number, dict(self.no_text)) for number in range(len(pairs))]
 
     def transformers_obstacle(self, config: EncoderConfig) -> str | None:
-        """Two numbers of the hidden state are needed for each label."""
+        """It judges by [CLS], and two numbers of the hidden state are needed for each label."""
+        if obstacle := self.pooling_obstacle(config, CLASSIFIER):
+            return obstacle
         if 2 * len(self.labels()) <= config.hidden_size:
             return None
         return (
-            f"ElectraForSequenceClassification can hold at most {config.hidden_size // 2} labels at this "
+            f"{CLASSIFIER} can hold at most {config.hidden_size // 2} labels at this "
             f"hidden_size of {config.hidden_size}, and there are {len(self.labels())}"
         )
 
@@ -236,13 +236,24 @@ class TextFamily(Family[TextExample]):
         self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
     ) -> dict[str, Tensor]:
         """The logits."""
-        return {"logits": head(hidden_BLD)}
+        return {"logits": head(hidden_BLD, attention_mask_BL)}
+
+    @property
+    def head_lines(self) -> Sequence[str]:
+        """The vector of a text, and one layer."""
+        return (
+            'inputs = tokenizer("The chef ate the meal.", return_tensors="pt")',
+            VECTOR_LINES[self.head_pooling],
+            'head = load_file(f"{folder}/head.safetensors")',
+            'logits = vector @ head["output.weight"].T + head["output.bias"]',
+        )
 
 
 class ClassFamily(TextFamily):
     """What is common to those that know classes by name."""
 
-    def __init__(self, labels: Sequence[str]) -> None:
+    def __init__(self, labels: Sequence[str], head_pooling: HeadPooling = "cls") -> None:
+        super().__init__(head_pooling)
         assert len(set(labels)) == len(labels), f"a label is named twice in {labels}"
         if len(labels) < 2:
             raise InputError(f"the labels are {list(labels)}: expected at least two to choose from")
@@ -254,7 +265,7 @@ class ClassFamily(TextFamily):
 
     def head(self, config: EncoderConfig) -> nn.Module:
         """Dropout and one layer."""
-        return ClassificationHead(config, len(self._labels))
+        return ClassificationHead(config, len(self._labels), self.head_pooling)
 
     def label_counts(self, examples: Sequence[TextExample]) -> Counter[str]:
         """Of every class, also of those without an example."""
@@ -277,10 +288,14 @@ class Classification(ClassFamily):
         hub_task="text-classification",
         use=USE,
         pipeline='pipeline("text-classification", model=folder)("The chef ate the meal.")',
-        head_lines=HEAD_LINES,
     )
 
-    def __init__(self, labels: Sequence[str], metrics: Sequence[str] = ("accuracy",)) -> None:
+    def __init__(
+        self,
+        labels: Sequence[str],
+        metrics: Sequence[str] = ("accuracy",),
+        head_pooling: HeadPooling = "cls",
+    ) -> None:
         known = (*scores.CLASS_SCORES, "auc")
         for metric in metrics:
             if metric not in known:
@@ -289,12 +304,12 @@ class Classification(ClassFamily):
                 raise InputError(
                     f"{metric} is of two classes, and there are {len(labels)}: use macro_f1 in its place"
                 )
-        super().__init__(labels)
+        super().__init__(labels, head_pooling)
         self.metrics = tuple(metrics)
 
     def settings(self) -> dict[str, Any]:
-        """Labels and scores."""
-        return {"labels": self._labels, "metrics": self.metrics}
+        """Labels, scores and what the head reads."""
+        return {"labels": self._labels, "metrics": self.metrics, "head_pooling": self.head_pooling}
 
     @classmethod
     def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
@@ -309,11 +324,12 @@ class Classification(ClassFamily):
 
     def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         """Cross-entropy."""
-        return functional.cross_entropy(head(hidden_BLD).float(), batch.target("label"), reduction="none")
+        logits_BC = head(hidden_BLD, batch.attention_mask_BL).float()
+        return functional.cross_entropy(logits_BC, batch.target("label"), reduction="none")
 
     def outputs(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> list[Any]:
         """The probabilities of the classes."""
-        return list(head(hidden_BLD).float().softmax(dim=-1).cpu().numpy())
+        return list(head(hidden_BLD, batch.attention_mask_BL).float().softmax(dim=-1).cpu().numpy())
 
     def predictions(
         self, examples: Sequence[TextExample], rows: Sequence[TaskRow], outputs: Sequence[Any]
@@ -385,12 +401,11 @@ class MultiLabel(ClassFamily):
         hub_task="text-classification",
         use=USE,
         pipeline='pipeline("text-classification", model=folder, top_k=None)("The chef ate the meal.")',
-        head_lines=HEAD_LINES,
     )
 
     def settings(self) -> dict[str, Any]:
-        """The labels."""
-        return {"labels": self._labels}
+        """The labels, and what the head reads."""
+        return {"labels": self._labels, "head_pooling": self.head_pooling}
 
     @classmethod
     def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
@@ -407,13 +422,13 @@ class MultiLabel(ClassFamily):
     def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         """Binary cross-entropy, the mean over the labels."""
         present_BC = batch.padded_target("labels", padding=0, dtype=torch.float32)
-        logits_BC = head(hidden_BLD).float()
+        logits_BC = head(hidden_BLD, batch.attention_mask_BL).float()
         losses_BC = functional.binary_cross_entropy_with_logits(logits_BC, present_BC, reduction="none")
         return losses_BC.mean(dim=-1)
 
     def outputs(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> list[Any]:
         """The probability of each label."""
-        return list(head(hidden_BLD).float().sigmoid().cpu().numpy())
+        return list(head(hidden_BLD, batch.attention_mask_BL).float().sigmoid().cpu().numpy())
 
     def predictions(
         self, examples: Sequence[TextExample], rows: Sequence[TaskRow], outputs: Sequence[Any]
@@ -484,7 +499,9 @@ class Regression(TextFamily):
         low: float = 0.0,
         high: float = 1.0,
         metrics: Sequence[str] = ("pearson", "spearman"),
+        head_pooling: HeadPooling = "cls",
     ) -> None:
+        super().__init__(head_pooling)
         if not (np.isfinite(low) and np.isfinite(high) and low < high):
             raise InputError(f"values from {low} to {high}: expected a range of finite numbers")
         for metric in metrics:
@@ -499,8 +516,13 @@ class Regression(TextFamily):
         return ()
 
     def settings(self) -> dict[str, Any]:
-        """Range and scores."""
-        return {"low": self.low, "high": self.high, "metrics": self.metrics}
+        """Range, scores and what the head reads."""
+        return {
+            "low": self.low,
+            "high": self.high,
+            "metrics": self.metrics,
+            "head_pooling": self.head_pooling,
+        }
 
     @classmethod
     def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
@@ -519,17 +541,17 @@ class Regression(TextFamily):
 
     def head(self, config: EncoderConfig) -> nn.Module:
         """Dropout and one layer."""
-        return RegressionHead(config)
+        return RegressionHead(config, self.head_pooling)
 
     def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         """Squared error."""
         target_B = batch.target("value", dtype=torch.float32)
-        losses_B: Tensor = (head(hidden_BLD).float() - target_B) ** 2
+        losses_B: Tensor = (head(hidden_BLD, batch.attention_mask_BL).float() - target_B) ** 2
         return losses_B
 
     def outputs(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> list[Any]:
         """The value in the range of 0 to 1; it may lie outside."""
-        return list(head(hidden_BLD).float().cpu().numpy())
+        return list(head(hidden_BLD, batch.attention_mask_BL).float().cpu().numpy())
 
     def predictions(
         self, examples: Sequence[TextExample], rows: Sequence[TaskRow], outputs: Sequence[Any]
@@ -556,8 +578,8 @@ class Regression(TextFamily):
         return f"{min(max(prediction['value'], self.low), self.high):.3f}"
 
     def transformers_obstacle(self, config: EncoderConfig) -> str | None:
-        """None: one value always fits."""
-        return None
+        """It judges by [CLS]; one value always fits."""
+        return self.pooling_obstacle(config, CLASSIFIER)
 
     def to_transformers(self, head: nn.Module) -> TransformersHead:
         """As two layers, the second of which leads back to the range."""
@@ -568,7 +590,13 @@ class Regression(TextFamily):
         self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
     ) -> dict[str, Tensor]:
         """The value in its range."""
-        return {"logits": self.low + head(hidden_BLD)[:, None] * (self.high - self.low)}
+        value_B = head(hidden_BLD, attention_mask_BL)
+        return {"logits": self.low + value_B[:, None] * (self.high - self.low)}
+
+    @property
+    def head_lines(self) -> Sequence[str]:
+        """The vector of a text, one layer, and the range."""
+        return (*super().head_lines, f"value = {self.low:g} + {self.high - self.low:g} * logits")
 
 
 def texts_of(example: TextExample) -> dict[str, str]:
@@ -597,4 +625,4 @@ def sequence_classification(
         "classifier.out_proj.weight": output_CD,
         "classifier.out_proj.bias": torch.full_like(bias_C, shift),
     }
-    return TransformersHead("ElectraForSequenceClassification", config, tensors)
+    return TransformersHead(CLASSIFIER, config, tensors)

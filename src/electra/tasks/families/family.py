@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from electra.errors import InputError
 from electra.model.encoder import Positions
+from electra.model.heads import Pooling
 from electra.model.sizes import EncoderConfig
 from electra.text.spans import Ids
 from electra.text.tokenizer import Tokenizer
@@ -41,9 +42,6 @@ from electra.text.windows import Window, windows
 if TYPE_CHECKING:
     # `columns` reads examples, which are defined here.
     from electra.tasks.data.columns import OwnTaskConfig, RowReader
-
-Pooling = Literal["mean", "cls", "max"]
-"""How the hidden states of a text become one vector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +210,6 @@ class Card:
     """A line with a pipeline of transformers for the model in `folder`."""
     class_lines: Sequence[str] = ()
     """Lines with `model` and `tokenizer`, loaded by their classes of transformers."""
-    head_lines: Sequence[str] = ()
-    """The same where transformers loads the encoder alone; empty if that needs more than some lines."""
     tokenizer_arguments: str = '"The chef ate the meal."'
     """What the tokenizer is given in the example for onnxruntime."""
     gives_vectors: bool = False
@@ -232,8 +228,6 @@ class Family(ABC, Generic[ExampleT]):
     ability: ClassVar[Ability | None] = None
     """None: models of this family are used with `electra predict` only."""
     card: ClassVar[Card] = Card(what="An ELECTRA that was fine-tuned for a task.")
-    positions: ClassVar[Positions] = "all"
-    """Whose hidden states the head reads: "first" is cheaper, if [CLS] is enough."""
     epochs: ClassVar[float] = 3.0
     """Default length of a fine-tuning."""
     max_length: ClassVar[int] = 128
@@ -242,6 +236,19 @@ class Family(ABC, Generic[ExampleT]):
     """Whose official form `write_official` writes; empty if there is none."""
     pooling: Pooling = "mean"
     """How `embed` makes a vector of a text, unless it is told otherwise."""
+
+    @property
+    def positions(self) -> Positions:
+        """Whose hidden states the head reads: "first" is cheaper, if [CLS] is enough."""
+        return "all"
+
+    @property
+    def head_lines(self) -> Sequence[str]:
+        """Lines for the card with `model` and `tokenizer`, where transformers loads the encoder alone.
+
+        None if using the head takes more than some lines.
+        """
+        return ()
 
     @abstractmethod
     def labels(self) -> tuple[str, ...]:
@@ -390,6 +397,36 @@ class Family(ABC, Generic[ExampleT]):
     ) -> dict[str, Tensor]:
         """What a graph of ONNX gives beside the hidden states; empty if the head is no plain function."""
         return {}
+
+
+HeadPooling = Literal["cls", "mean"]
+"""The one vector that a head judges a whole row by: the hidden state of [CLS], or the mean of all."""
+
+
+class PooledFamily(Family[ExampleT]):
+    """What is common to those whose head judges a whole row by one vector."""
+
+    def __init__(self, head_pooling: HeadPooling = "cls") -> None:
+        # The paper's, which is also that of every model whose settings do not name one.
+        if head_pooling not in get_args(HeadPooling):
+            known = " or ".join(get_args(HeadPooling))
+            raise InputError(f"head_pooling is {head_pooling!r}, expected {known}")
+        self.head_pooling = head_pooling
+
+    def pooled_by(self, pooling: HeadPooling) -> Self:
+        """The same family with a head that judges a row by another vector."""
+        return type(self)(**{**self.settings(), "head_pooling": pooling})
+
+    @property
+    def positions(self) -> Positions:
+        """[CLS] alone, unless the mean of all is wanted."""
+        return "first" if self.head_pooling == "cls" else "all"
+
+    def pooling_obstacle(self, config: EncoderConfig, architecture: str) -> str | None:
+        """Why a class of transformers cannot judge by the same vector, or None if it can."""
+        if self.head_pooling == "cls":
+            return None
+        return f"{architecture} judges a text by its [CLS], and this head by the mean of all hidden states"
 
 
 def known_labels(examples: Sequence[Any]) -> list[Any]:

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from electra import files
 from electra.errors import InputError
+from electra.model.heads import Pooling, pool
 from electra.model.sizes import EncoderConfig
 from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig
 from electra.tasks.families import scores
@@ -34,7 +35,6 @@ from electra.tasks.families.family import (
     Family,
     Learned,
     Mistake,
-    Pooling,
     Prediction,
     Predictor,
     Score,
@@ -66,15 +66,7 @@ class PoolingHead(nn.Module):
 
     def forward(self, hidden_BLD: Tensor, attention_mask_BL: Tensor) -> Tensor:
         """Vectors (B, D) in float32, whose product is their cosine."""
-        padding_BL1 = (attention_mask_BL == 0)[..., None]
-        match self.pooling:
-            case "mean":
-                # Up to a factor, which the length of 1 takes away.
-                pooled_BD = hidden_BLD.float().masked_fill(padding_BL1, 0.0).sum(dim=1)
-            case "cls":
-                pooled_BD = hidden_BLD[:, 0].float()
-            case "max":
-                pooled_BD = hidden_BLD.float().masked_fill(padding_BL1, -math.inf).amax(dim=1)
+        pooled_BD = pool(hidden_BLD.float(), attention_mask_BL, self.pooling)
         return functional.normalize(pooled_BD, dim=-1)
 
 
