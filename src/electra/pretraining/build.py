@@ -26,6 +26,7 @@ from electra.pretraining.config import FREE_KEYS, PretrainRunConfig
 from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
+from electra.pretraining.spectral import open_vectors, start_at_vectors
 from electra.pretraining.start import begin_from, read_start
 from electra.pretraining.step import FIXED_SET_SEED, FixedSet, PretrainProblem, Share
 from electra.text import tokenizer as tokenizers
@@ -108,6 +109,7 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
         seed=settings.seed,
     )
     objective = make_objective(device=engine.device)
+    start_embeddings(settings, objective, data, encoder, engine.world)
     started_from = begin(settings, objective, data.tokenizer)
     engine.set_recomputation(objective)
     micro_batch = engine.micro_batch(lambda: bytes_per_row(objective, data.rows, engine.device))
@@ -143,12 +145,36 @@ def begin(settings: PretrainRunConfig, objective: Objective, words: Tokenizer) -
     """Give the objective the weights of `--start` -> where they come from; None: they are random."""
     if not settings.start:
         return None
-    out = Path(settings.out)
-    if settings.out and any((out / CHECKPOINTS).glob("step-*")):
+    if is_resumed(settings):
         # A resumed run has weights of its own, and where they began stays as it was.
-        found = files.read_json(out / ENVIRONMENT).get(STARTED_FROM)
+        found = files.read_json(Path(settings.out) / ENVIRONMENT).get(STARTED_FROM)
         return dict(found) if found else None
     return begin_from(read_start(Path(settings.start)), objective, words)
+
+
+def start_embeddings(
+    settings: PretrainRunConfig, objective: Objective, data: Data, encoder: EncoderConfig, world: World
+) -> None:
+    """Give the tables of tokens their first vectors, if they are not to be random."""
+    if settings.model.embedding_start == "random" or is_resumed(settings):
+        return
+    # One process counts and keeps, then the others read.
+    for turn in (world.writes, not world.writes):
+        if turn:
+            vectors_VE = open_vectors(
+                data.rows,
+                vocab_size=data.tokens.vocab_size,
+                special_ids=data.tokens.special_ids,
+                size=encoder.embedding_size,
+                keep="in_cache" if world.writes and not settings.dry_run else "in_memory",
+            )
+            start_at_vectors(objective, vectors_VE, std=encoder.initializer_range)
+        world.barrier()
+
+
+def is_resumed(settings: PretrainRunConfig) -> bool:
+    """Whether the run folder has weights of its own already."""
+    return bool(settings.out) and any((Path(settings.out) / CHECKPOINTS).glob("step-*"))
 
 
 def separate_networks(settings: PretrainRunConfig, objective: Objective) -> Callable[[str], Network] | None:
