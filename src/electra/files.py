@@ -102,6 +102,36 @@ def appearing_whole(folder: Path) -> Iterator[Path]:
         raise
 
 
+def write_derived(folder: Path, facts: dict[str, Any], fill: Callable[[Path], None]) -> None:
+    """Write a sealed folder, in place of a damaged one; several commands may write the same at a time."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    try:
+        fill(unfinished)
+        write_manifest(unfinished, facts)
+        if not is_whole(folder, kind=facts["kind"]):
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                unfinished.rename(folder)
+            except OSError:
+                # Another one was faster.
+                if not is_whole(folder, kind=facts["kind"]):
+                    raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def is_whole(folder: Path, *, kind: str) -> bool:
+    """Whether a folder is a sealed one of a kind, with all files as they were."""
+    try:
+        manifest = read_manifest(folder, kind=kind)
+    except InputError:
+        return False
+    return not any(damaged_files(folder, manifest))
+
+
 def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
     """Seal a folder: `facts`, and size and checksum of every file in it, the manifest's own included."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST]

@@ -186,6 +186,7 @@ def test_muon_in_several_processes_with_whole_or_sharded_matrices(runs, tmp_path
     changes = {
         "train__optimizer": "muon",
         "train__matrix_learning_rate": 0.02,
+        "model__embedding_start": "spectral",
         "model__dropout": 0.0,
         "train__steps": 6,
         "train__weight_decay": 0.1,

@@ -52,6 +52,11 @@ def prepare_run(imported: Imported, given: Given[PretrainRunConfig], *, step: in
             f"train.optimizer is {settings.train.optimizer}, but the model comes with the moments of the "
             "original's Adam: leave it at adam_as_google"
         )
+    if settings.model.embedding_start != "random":
+        raise InputError(
+            f"model.embedding_start is {settings.model.embedding_start}, but the embeddings are the model's: "
+            "leave it out of --pretrain"
+        )
     # On the CPU, whatever the run will train on: nothing is computed here.
     run = build(settings, Engine(train=settings.train))
     run.state.step = step

@@ -27,6 +27,7 @@ from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
 from electra.pretraining.ngrams import open_index
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
+from electra.pretraining.spectral import open_vectors, start_at_vectors
 from electra.pretraining.start import STARTED_FROM, all_tokens_read, begin_from, read_start
 from electra.pretraining.states import STATE_ROWS, StateProbe
 from electra.pretraining.step import FIXED_SET_SEED, FixedSet, PretrainProblem, Share
@@ -125,6 +126,7 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
         seed=settings.seed,
     )
     objective = make_objective(device=engine.device)
+    start_embeddings(settings, objective, data, encoder, engine.world)
     started_from = begin(settings, objective, data.tokenizer)
     engine.set_recomputation(objective)
     micro_batch = engine.micro_batch(lambda: bytes_per_row(objective, data.rows, engine.device))
@@ -158,16 +160,40 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
 
 def begin(settings: PretrainRunConfig, objective: Objective, words: Tokenizer) -> dict[str, Any] | None:
     """Give the objective the weights of `--start` -> where they come from; None: they are random."""
-    out = Path(settings.out)
-    if settings.out and any((out / CHECKPOINTS).glob("step-*")):
+    if is_resumed(settings):
         # A resumed run has weights of its own, and where they began stays as it was: what `--start` named
         # then, or a model that was imported as a run.
-        known = (out / ENVIRONMENT).is_file()
-        found = files.read_json(out / ENVIRONMENT).get(STARTED_FROM) if known else None
+        path = Path(settings.out) / ENVIRONMENT
+        found = files.read_json(path).get(STARTED_FROM) if path.is_file() else None
         return dict(found) if found else None
     if not settings.start:
         return None
     return begin_from(read_start(Path(settings.start)), objective, words)
+
+
+def start_embeddings(
+    settings: PretrainRunConfig, objective: Objective, data: Data, encoder: EncoderConfig, world: World
+) -> None:
+    """Give the tables of tokens their first vectors, if they are not to be random."""
+    if settings.model.embedding_start == "random" or is_resumed(settings):
+        return
+    # One process counts and keeps, then the others read.
+    for turn in (world.writes, not world.writes):
+        if turn:
+            vectors_VE = open_vectors(
+                data.rows,
+                vocab_size=data.tokens.vocab_size,
+                special_ids=data.tokens.special_ids,
+                size=encoder.embedding_size,
+                keep="in_cache" if world.writes and not settings.dry_run else "in_memory",
+            )
+            start_at_vectors(objective, vectors_VE, std=encoder.initializer_range)
+        world.barrier()
+
+
+def is_resumed(settings: PretrainRunConfig) -> bool:
+    """Whether the run folder has weights of its own already."""
+    return bool(settings.out) and any((Path(settings.out) / CHECKPOINTS).glob("step-*"))
 
 
 def separate_networks(settings: PretrainRunConfig, objective: Objective) -> Callable[[str], Network] | None:

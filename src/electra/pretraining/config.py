@@ -77,11 +77,14 @@ class ModelConfig:
     """Standard deviation of the initial weights; the paper's 0.02 is small for widths far below 768."""
     layer_norm_eps: float | None = None
     """Added to the variance in every layer norm, for numerical stability."""
+    embedding_start: Literal["random", "spectral"] = "random"
+    """First vectors of tokens: random, or by what stands near what in the data, so that tokens with the same
+    neighbours begin alike (spectral: seconds of counting, kept in the data's folder `cache`)."""
 
     def encoder(self, *, vocab_size: int) -> EncoderConfig:
         """All sizes of the encoder."""
         given = {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
-        del given["size"]
+        del given["size"], given["embedding_start"]
         if (dropout := given.pop("dropout", None)) is not None:
             given |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
         try:
@@ -362,6 +365,14 @@ class PretrainRunConfig(PretrainConfig):
     """How often to restart from the last checkpoint after a crash."""
     dry_run: bool = False
     """Check everything, take one step, and print what the run will need, without writing anything."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start and self.model.embedding_start != "random":
+            raise InputError(
+                f"model.embedding_start is {self.model.embedding_start}, but the run takes its first weights "
+                f"from --start {self.start}: leave out one of them"
+            )
 
     def require_folders(self) -> None:
         """Refuse a run that does not say where its data is and where its results go."""

@@ -60,7 +60,8 @@ def run_keys(path: Path) -> dict[str, Any]:
     """The keys that built the networks of a run, dotted; unset ones are left out."""
     values = _read_run_config(path)
     keys = flatten({key: values[key] for key in STRUCTURE if key in values})
-    return {key: value for key, value in keys if value is not None}
+    # How its embeddings began is nothing that a run which takes its weights could repeat.
+    return {key: value for key, value in keys if value is not None and key != "model.embedding_start"}
 
 
 def read_networks(path: Path) -> dict[Role, ModelFolder]:
