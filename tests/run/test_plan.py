@@ -79,6 +79,21 @@ def test_other_objectives(objective):
     assert (other.needs.paper_flops is None) == (objective in ("replace_mlm", "all_tokens_mlm"))
 
 
+@pytest.mark.parametrize("kind", ["ngram", "unigram", "uniform"])
+def test_one_pass_costs_as_much_as_masked_language_modelling(kind):
+    words = ("--model.size", "tiny", "--hardware", "A100")
+    mlm = plan_of(*words, "--objective", "mlm")
+    plain, correcting = (
+        plan_of(*words, "--objective", "single_pass", "--generator.kind", kind, "--correction", correction)
+        for correction in ("none", "proposed")
+    )
+    # The detecting head is a small part of the whole.
+    assert mlm.needs.flops < plain.needs.flops < 1.1 * mlm.needs.flops
+    assert plain.needs.flops < correcting.needs.flops
+    assert plain.needs.paper_flops is None
+    assert plain.needs.parameters.keys() == {"generator", "generator_head", "discriminator_head"}
+
+
 def test_a_micro_batch_that_fits_is_found():
     asked = ("--model.size", "base", "--hardware", "V100", "--train.steps", "10")
     whole, fitting = plan_of(*asked), plan_of(*asked, "--train.micro_batch", "auto")

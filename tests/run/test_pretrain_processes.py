@@ -77,6 +77,7 @@ def finish(processes, code=cli.OK):
         ("electra", (1, 2), "bf16"),
         ("two_stage", (1, 2), "fp32"),
         ("two_stage", (1, 2), "bf16"),
+        ("single_pass", (1, 2), "fp32"),
     ],
 )
 def test_several_processes_do_the_work_of_one(runs, tmp_path, objective, sizes, precision):

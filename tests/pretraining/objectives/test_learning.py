@@ -93,8 +93,12 @@ def test_correction_names_what_was_replaced(toy, name):
 
 
 def test_a_head_that_sees_the_first_token_learns_too(toy):
-    found = trained(toy, "electra", 70, discriminator_head="with_cls")
-    assert found["discriminator_loss"] < 0.7 * majority_loss(toy, found)
+    generator = GeneratorConfig(kind="uniform")
+    found = trained(
+        toy, "electra", 50, learning_rate=2e-3, generator=generator, discriminator_head="with_cls"
+    )
+    assert found["discriminator_loss"] < 0.8 * majority_loss(toy, found)
+    assert found["discriminator_auc"] > 0.75
 
 
 def test_adversarial(toy):
