@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
 from electra.formats.onnx import export_onnx
-from electra.model.encoder import Encoder, initialise
+from electra.model.encoder import Encoder, ZeroLinear, initialise
 from electra.model.sizes import EncoderConfig
 from electra.model.store import write_networks
 from electra.pretraining.config import PretrainConfig
@@ -45,6 +46,17 @@ def tiny_config(tokenizer: Tokenizer) -> EncoderConfig:
     )
 
 
+@torch.no_grad()
+def move_from_start(module):
+    """Move what a modern backbone starts with, zeros and ones, as training would."""
+    for number, part in enumerate(module.modules()):
+        random = torch_generator(0, str(number))
+        if isinstance(part, ZeroLinear):
+            part.weight.normal_(std=0.4, generator=random)
+        elif isinstance(part, nn.LayerNorm) and part.bias is None:
+            part.weight.add_(0.2 * torch.randn(part.weight.shape, generator=random))
+
+
 def random_text(num_words: int, *, seed: int = 0) -> str:
     return " ".join(python_random(seed, "text").choices(WORDS, k=num_words))
 
@@ -69,6 +81,7 @@ def make_run(tmp_path_factory, tokenizer, tiny_config):
         trained = build_objective(settings, config, tokens, seq_length=32, seed=3)
         # So that answers differ from token to token, as those of a trained model.
         initialise(trained, std=0.4, generator=torch_generator(1))
+        move_from_start(trained)
         run = tmp_path_factory.mktemp("runs") / "run"
         write_networks(
             run / "final",

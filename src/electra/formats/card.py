@@ -16,9 +16,11 @@ import torch
 import yaml
 
 from electra import files
+from electra.formats.modern import PREFIX as OWN_CLASSES
+from electra.formats.modern import auto_class
 from electra.formats.transformers import ExportSource
 from electra.model.encoder import Encoder
-from electra.model.names import ARCHITECTURES, Role
+from electra.model.names import Role
 from electra.model.store import FINAL, HEAD_WEIGHTS, ModelFolder, open_model
 from electra.prediction.load import SEQ_LENGTH
 from electra.show import clock
@@ -68,7 +70,8 @@ def model_facts(source: ExportSource) -> Facts:
     cleaning = ", ".join(f"{key} {described[key]}" for key in ("case", "accents", "cjk"))
     return {
         "Encoder": f"{config.num_hidden_layers} layers of {config.hidden_size}, {config.num_attention_heads} "
-        f"heads, embeddings of {config.embedding_size}, {config.position_embedding_type} positions",
+        f"heads, embeddings of {config.embedding_size}, {config.position_embedding_type} positions"
+        f"{', backbone modern' if config.is_modern else ''}",
         "Parameters": f"{size:,} without a head",
         "Reads": f"{source.max_length} tokens at once",
         "Tokenizer": f"{described['algorithm']} of {words.vocab_size:,} tokens; {cleaning}",
@@ -293,6 +296,7 @@ CARDS: dict[Role, Card] = {
 """What is said of a network of pre-training; of a fine-tuned model its family says it."""
 
 VECTORS = ["from sentence_transformers import SentenceTransformer", ""]
+TRUSTED = ", trust_remote_code=True"
 FOLDER = ['folder = "."  # where this card lies', ""]
 
 
@@ -304,37 +308,45 @@ def card_of(source: ExportSource) -> Card:
 def with_transformers(source: ExportSource, architecture: str) -> list[str]:
     """How others use what was exported for them; empty if there is no way."""
     card = card_of(source)
+    # Classes that lie in the folder are run on request only.
+    trusted = TRUSTED if architecture.startswith(OWN_CLASSES) else ""
     if card.gives_vectors:
         return [
             *VECTORS,
             *FOLDER,
-            "model = SentenceTransformer(folder)",
+            f"model = SentenceTransformer(folder{trusted})",
             f'vectors = model.encode(["{TEXT}", "{OTHER}"])',
             "cosines = model.similarity(vectors, vectors)",
         ]
-    if source.part is None and architecture == ARCHITECTURES["encoder"]:
+    if source.part is None and architecture.endswith("Model"):
         more = ["from safetensors.torch import load_file"]
         lines = build_family(source.about, where=source.path).head_lines
         return class_lines(architecture, lines, more=more) if lines else []
     if card.pipeline:
-        return ["from transformers import pipeline", "", *FOLDER, card.pipeline]
+        line = card.pipeline.replace("model=folder", f"model=folder{trusted}")
+        return ["from transformers import pipeline", "", *FOLDER, line]
     lines = class_lines(architecture, card.class_lines)
     if source.part == "encoder":
-        encode = f'SentenceTransformer(folder).encode(["{TEXT}", "{OTHER}"])  # a vector for each text'
+        encode = (
+            f'SentenceTransformer(folder{trusted}).encode(["{TEXT}", "{OTHER}"])  # a vector for each text'
+        )
         lines += ["", *VECTORS, encode]
     return lines
 
 
 def class_lines(architecture: str, lines: Sequence[str], *, more: Sequence[str] = ()) -> list[str]:
     """Load tokenizer and model by their classes, and use them."""
+    name, trusted = architecture, ""
+    if architecture.startswith(OWN_CLASSES):
+        name, trusted = auto_class(architecture), TRUSTED
     return [
         "import torch",
         *more,
-        f"from transformers import AutoTokenizer, {architecture}",
+        f"from transformers import AutoTokenizer, {name}",
         "",
         *FOLDER,
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
-        f"model = {architecture}.from_pretrained(folder)",
+        f"model = {name}.from_pretrained(folder{trusted})",
         "with torch.no_grad():",
         *(f"    {line}" for line in lines),
     ]
@@ -366,7 +378,7 @@ def with_electra(source: ExportSource, *, engine: str) -> list[str]:
 CARD = "README.md"
 
 NO_HEAD = (
-    "transformers has no head that computes the same as this one: {obstacle}. `ElectraModel` loads the "
+    "transformers has no head that computes the same as this one: {obstacle}. `{loader}` loads the "
     f"encoder; the head is in `{HEAD_WEIGHTS}`, by the names that `electra` gives it."
 )
 NAMES_ARE_TEXT = (
@@ -398,6 +410,8 @@ class Loaded:
     """Name of a library -> lines of Python; without lines it is left out."""
     obstacle: str = ""
     """Why transformers loads the encoder only, of a model that has a head."""
+    encoder_class: str = "ElectraModel"
+    """What it loads it with."""
 
 
 def for_transformers(source: ExportSource, folder: Path, architecture: str) -> Loaded:
@@ -410,6 +424,7 @@ def for_transformers(source: ExportSource, folder: Path, architecture: str) -> L
             "electra": with_electra(source, engine="torch"),
         },
         obstacle=(obstacle_of(source) or "") if (folder / HEAD_WEIGHTS).is_file() else "",
+        encoder_class=auto_class(architecture) if architecture.startswith(OWN_CLASSES) else architecture,
     )
 
 
@@ -444,7 +459,7 @@ def card_lines(source: ExportSource, loaded: Loaded, given: OwnerFacts, sections
     if source.part is None and (labels := build_family(source.about, where=source.path).labels()):
         yield from (f"Labels: {', '.join(labels)}", "")
     if loaded.obstacle:
-        yield from (NO_HEAD.format(obstacle=loaded.obstacle), "")
+        yield from (NO_HEAD.format(obstacle=loaded.obstacle, loader=loaded.encoder_class), "")
     for library, lines in loaded.ways.items():
         if lines:
             yield from (f"## With {library}", "", "```python", *lines, "```", "")

@@ -4,6 +4,7 @@ config.json, model.safetensors   an encoder with its head, or alone where transf
 head.safetensors                 such a head, by our names
 tokenizer.json ...               a tokenizer that gives the same ids
 modules.json ...                 of an encoder for vectors: for sentence-transformers
+modeling_electra_modern.py       of a modern encoder that transformers has no class for (formats.modern)
 README.md                        a card made of facts (formats.card)
 manifest.json                    those facts, and the checksum of every file; written last
 """
@@ -16,10 +17,12 @@ from typing import Any
 
 from electra import files
 from electra.errors import InputError
+from electra.formats.modern import write_modern
 from electra.model.names import ARCHITECTURES, Role
 from electra.model.sizes import EncoderConfig, transformers_obstacle
 from electra.model.store import (
     CONFIG,
+    GRAPH,
     TOKENIZER_LENGTH,
     TOKENS_READ,
     ModelFolder,
@@ -132,14 +135,17 @@ def check_expressible(source: ExportSource) -> None:
     if obstacle is not None:
         raise InputError(
             f"{source.path}: {obstacle}. It can be exported with --to onnx and used with electra.load; a "
-            "model for transformers is pre-trained with --model.position_embedding_type absolute"
+            "model for transformers is pre-trained with --model.position_embedding_type absolute, or with "
+            "--model.backbone modern"
         )
 
 
 def write_transformers(source: ExportSource, folder: Path) -> str:
     """Fill a folder that is there; the name of the class that loads it."""
-    check_expressible(source)
     model, role = source.model, source.part
+    if source.config.is_modern:
+        return write_modern(model, role, folder, max_length=source.max_length)
+    check_expressible(source)
     if role is None:
         write_tuned(load_model(model), folder)
         architecture: str = ModelFolder(folder).values["architectures"][0]
@@ -156,6 +162,9 @@ def write_transformers(source: ExportSource, folder: Path) -> str:
 def set_tokenizer(folder: Path, source: ExportSource) -> None:
     """Tell the tokenizer of transformers how much the model reads, and that a generator is shown its gaps."""
     settings = files.read_json(folder / SETTINGS_FILE)
+    if source.config.is_modern and not (folder / GRAPH).is_file():
+        # It has no segments, and ModernBERT takes no token_type_ids. A graph has them as an input.
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
     if source.part == "generator":
         # Else fill-mask, the one thing it is for, would find no "[MASK]" in any text.
         settings["split_special_tokens"] = False

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from electra import files
 from electra.errors import InputError
-from electra.model import names
+from electra.model import modernbert, names
 from electra.model.encoder import Encoder
 from electra.model.heads import DETECTION_HEADS, DiscriminatorHead, GeneratorHead, detection_head_of
 from electra.model.names import ARCHITECTURES, Role
@@ -44,6 +44,8 @@ OWN_LAYOUT = "electra-own"
 TOKENS_READ = "tokens_read"
 """Key of manifests, and of what a fine-tuned model says of itself: tokens that its encoder has read in
 pre-training. Without it nobody knows: models of other people, or written before there was this key."""
+OWN_CODE = "electra_modern"
+"""The same in an export that brings classes for transformers with it; weights are by our names."""
 ONNX_KEY = "electra_onnx"
 """Key of config.json in folders that were exported for onnxruntime."""
 TOKENIZER_LENGTH = "model_max_length"
@@ -107,13 +109,20 @@ class ModelFolder:
         """The sizes of the encoder."""
         path, values = self.path / CONFIG, self.values
         model_type = values.get("model_type")
-        if model_type not in ("electra", "bert", OWN_LAYOUT):
+        if model_type == modernbert.MODEL_TYPE:
+            try:
+                return modernbert.from_config(values)
+            except InputError as error:
+                raise InputError(
+                    f"{path}: {error}. Of ModernBERTs those are read that we exported"
+                ) from error
+        if model_type not in ("electra", "bert", OWN_LAYOUT, OWN_CODE):
             raise InputError(f"{path}: model_type is {model_type!r}, expected 'electra' or 'bert'")
         needed = (*_SIZES, "embedding_size") if model_type != "bert" else _SIZES
         if missing := [key for key in needed if key not in values]:
             reason = values.get("not_transformers_because", "is it whole?")
             raise InputError(f"{path} lacks {', '.join(missing)}: {reason}")
-        if model_type == OWN_LAYOUT:
+        if model_type in (OWN_LAYOUT, OWN_CODE):
             known = {field.name for field in dataclasses.fields(EncoderConfig)}
             return EncoderConfig(**{key: value for key, value in values.items() if key in known})
         try:
@@ -152,7 +161,13 @@ class ModelFolder:
             shards = sorted(set(files.read_json(self.path / INDEX)["weight_map"].values()))
         else:
             raise InputError(f"{self.path} has no {WEIGHTS}: {self._explain_no_weights()}")
-        return {name: tensor for shard in shards for name, tensor in self._read(shard).items()}
+        found = {name: tensor for shard in shards for name, tensor in self._read(shard).items()}
+        if self.values.get("model_type") != modernbert.MODEL_TYPE:
+            return found
+        try:
+            return modernbert.from_tensors(found, self.values)
+        except KeyError as error:
+            raise InputError(f"{self.path / WEIGHTS} lacks weight {error}: is it whole?") from error
 
     @cached_property
     def head_tensors(self) -> dict[str, Tensor]:
@@ -161,8 +176,8 @@ class ModelFolder:
 
     @property
     def is_own_layout(self) -> bool:
-        """Whether weights are by our names, since transformers cannot express the encoder."""
-        return self.values.get("model_type") == OWN_LAYOUT
+        """Whether weights are by our names, since transformers' ELECTRA cannot express the encoder."""
+        return self.values.get("model_type") in (OWN_LAYOUT, OWN_CODE, modernbert.MODEL_TYPE)
 
     @property
     def is_onnx(self) -> bool:

@@ -375,13 +375,17 @@ POOLING_KEYS = {
 }
 
 
+KNOWN_TYPES = ("electra", "bert", "modernbert", "electra_modern")
+"""What transformers loads, the last one with the classes beside it."""
+
+
 def add_sentence_transformer(folder: Path, *, pooling: Pooling, max_length: int) -> None:
     """Say how texts become vectors, in the files that sentence-transformers reads beside config.json."""
     config = files.read_json(folder / "config.json")
-    if config.get("model_type") not in ("electra", "bert"):
+    if config.get("model_type") not in KNOWN_TYPES:
         raise InputError(
             f"{folder} cannot be made a folder for sentence-transformers: its model_type is "
-            f"{config.get('model_type')!r}, expected 'electra' or 'bert'. "
+            f"{config.get('model_type')!r}, expected one of {', '.join(KNOWN_TYPES)}. "
             f"{config.get('not_transformers_because', '')}".rstrip()
         )
     (folder / MODULES["Pooling"]).mkdir(exist_ok=True)
