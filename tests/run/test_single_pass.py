@@ -100,8 +100,10 @@ def test_a_head_that_sees_cls_is_kept_by_us_and_refused_for_transformers(runs, t
     export.main([*words, "--part", "encoder"])
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "electra"
     # Another run that starts from it has the same head.
-    runs.pretrain(tmp_path / "next", train__steps=1, start=run)
-    assert yaml.safe_load((tmp_path / "next" / "config.yaml").read_text())["discriminator_head"] == "with_cls"
+    for name, start in (("next", run), ("another", run / "final")):
+        runs.pretrain(tmp_path / name, train__steps=1, start=start)
+        written = yaml.safe_load((tmp_path / name / "config.yaml").read_text())
+        assert written["discriminator_head"] == "with_cls"
 
 
 def test_what_makes_no_sense_is_refused(runs, tmp_path, capsys):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from electra.config import Given
 from electra.errors import InputError
-from electra.model.heads import DetectionHead
+from electra.model.heads import DetectionHead, detection_head_of
 from electra.model.names import Role
 from electra.model.sizes import (
     GENERATOR_WIDTH,
@@ -413,9 +413,13 @@ def paper_defaults(given: Given[Any]) -> dict[str, Any]:
 
 def folder_keys(path: Path) -> dict[str, Any]:
     """The keys of a run whose networks are those of a folder, dotted."""
-    sizes = {role: part.config for role, part in read_networks(path).items()}
+    networks = read_networks(path)
+    sizes = {role: part.config for role, part in networks.items()}
     both = len(sizes) == 2
-    return network_keys(sizes, sharing=shared_weights(read_start(path).weights) if both else "embeddings")
+    keys = network_keys(sizes, sharing=shared_weights(read_start(path).weights) if both else "embeddings")
+    judge = networks.get("discriminator")
+    head = "plain" if judge is None else detection_head_of(judge.head_state())
+    return keys if head == "plain" else {**keys, "discriminator_head": head}
 
 
 def network_keys(sizes: Mapping[Role, EncoderConfig], *, sharing: Sharing) -> dict[str, Any]:
