@@ -29,6 +29,9 @@ FAMILIES = {
     "multi_label": MultiLabel(("red", "blue")),
     "regression": Regression(low=1.0, high=5.0),
     "multiple_choice": MultipleChoice(),
+    "mean of classes": Classification(("bad", "fair", "good"), head_pooling="mean"),
+    "mean of values": Regression(low=1.0, high=5.0, head_pooling="mean"),
+    "mean of choices": MultipleChoice(head_pooling="mean"),
     "similarity": Similarity(),
     "tagging": Tagging(("ADJ", "DET", "NOUN"), "tokens"),
     "plain answers": QuestionAnswering(head="plain", answerability="off"),
@@ -94,14 +97,18 @@ def test_the_code_on_the_card_of_a_fine_tuned_model_is_true(make_tuned, tmp_path
     card = export(tuned, tmp_path / "out")
     found = run_programs(tmp_path / "out", card)
     assert len(found) == (1 if case == "joint answers" else 2)
-    if case == "multiple_choice":
+    if case in ("multiple_choice", "mean of choices"):
         (said,) = found[1]["model"].choose(["Who ate the meal?"], [["The chef.", "The meal."]])
-        assert found[0]["logits"][0].softmax(-1).tolist() == pytest.approx(said["probabilities"], abs=1e-5)
-    if case == "more classes than fit":
+        logits_C = found[0]["logits"].flatten()
+        assert logits_C.softmax(-1).tolist() == pytest.approx(said["probabilities"], abs=1e-5)
+    if case == "mean of values":
+        (said,) = found[1]["model"].classify([TEXT])
+        assert found[0]["value"].item() == pytest.approx(said["value"], rel=1e-4)
+    if case in ("more classes than fit", "mean of classes"):
         (said,) = found[1]["model"].classify([TEXT])
         shares = torch.tensor(list(said["probabilities"].values()))
         torch.testing.assert_close(found[0]["logits"][0].softmax(-1), shares, rtol=1e-4, atol=1e-5)
-    no_head = case in ("more classes than fit", "joint answers")
+    no_head = case in ("more classes than fit", "joint answers") or case.startswith("mean")
     assert ("has no head that computes the same" in card) == no_head
     assert ("Labels: " in card) == bool(FAMILIES[case].labels())
 

@@ -30,6 +30,7 @@ CLASSES = Classification(("bad", "fair", "good"))
 FAMILIES = {
     "classification": (CLASSES, ("logits",)),
     "regression": (Regression(low=1.0, high=5.0), ("logits",)),
+    "mean": (Classification(("bad", "fair", "good"), head_pooling="mean"), ("logits",)),
     "tagging": (Tagging(("B-X", "I-X", "E-X", "S-X", "O"), "entities"), ("logits",)),
     "similarity": (Similarity(pooling="max"), ("sentence_embedding",)),
     "plain": (QuestionAnswering(head="plain", answerability="off"), ("start_logits", "end_logits")),

@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -320,3 +321,19 @@ def test_half_precision_is_computed_in_float32():
 def test_a_logit_that_is_no_number_is_not_hidden():
     logits_CV = torch.tensor([[torch.nan, 0.0]])
     assert token_loss(logits_CV, torch.tensor([1])).loss_C.isnan().all()
+
+
+@pytest.mark.numeric
+def test_the_mean_is_of_text_and_special_tokens_alone(tiny):
+    hidden_BLD = torch.randn(2, 5, tiny.hidden_size, generator=torch.Generator().manual_seed(0))
+    mask_BL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    # What stands at padding means nothing.
+    hidden_BLD[1, 3:] = math.nan
+    expected_BD = torch.stack([hidden_BLD[0].mean(0), hidden_BLD[1, :3].mean(0)])
+    for head in (ClassificationHead(tiny, 3, "mean"), RegressionHead(tiny, "mean")):
+        head.eval()
+        expected = head.output(expected_BD)
+        found = head(hidden_BLD, mask_BL)
+        # Five numbers are added in another order: some roundings of 2**-24.
+        torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(head(hidden_BLD[:1]).view(1, -1), expected[:1], rtol=1e-5, atol=1e-6)

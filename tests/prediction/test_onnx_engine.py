@@ -67,6 +67,10 @@ def test_a_generator_alone_and_an_encoder_alone(run, export_once, assert_alike):
 METHODS = {
     "classification": (CLASSES, lambda model, texts: model.classify(texts, texts[::-1])),
     "regression": (Regression(low=1.0, high=5.0), lambda model, texts: model.classify(texts)),
+    "mean": (
+        Classification(("bad", "fair", "good"), head_pooling="mean"),
+        lambda model, texts: model.classify(texts, texts[::-1]),
+    ),
     "similarity": (Similarity(pooling="max"), lambda model, texts: model.similarity(texts, texts[::-1])),
     "tagging": (
         Tagging(("B-X", "I-X", "E-X", "S-X", "O"), "entities"),

@@ -40,6 +40,22 @@ def test_a_proposal_is_what_its_logits_say(toy):
     assert found["sampled_accuracy"] == (proposal.sampled_P == masked.original_P).double().mean()
 
 
+def test_what_is_seen_as_it_is_does_not_count_at_masks(toy):
+    _, _, masked, proposal = proposal_of(toy, width=1.0)
+    seen_P = masked.masked_ids_BL.flatten()[masked.positions_P]
+    is_mask_P = seen_P == toy.tokens.mask_id
+    assert 0 < is_mask_P.sum() < len(is_mask_P)
+    assert torch.equal(seen_P[~is_mask_P], masked.original_P[~is_mask_P])
+    # A generator that copies what it sees and guesses nothing.
+    copying = proposal._replace(correct_P=~is_mask_P, loss_P=torch.where(is_mask_P, 5.0, 0.0))
+    found = summarise(proposal_sums(copying, masked, toy.tokens.mask_id))
+    assert found["masked_accuracy"] == 0
+    assert found["masked_loss"] == 5
+    share = is_mask_P.double().mean().item()
+    assert found["mlm_accuracy"] == pytest.approx(1 - share)
+    assert found["mlm_loss"] == pytest.approx(5 * share)
+
+
 def test_chunks_change_nothing(toy, monkeypatch):
     whole = proposal_of(toy)[3]
     # Twenty positions at a time.

@@ -33,6 +33,8 @@ def tuned(whole, table, tmp_path_factory):
     """A run, fine-tuned with two seeds."""
     out = tmp_path_factory.mktemp("tuned") / "classifier"
     keys = {"model": whole, "task": "csv", "data": table, "out": out, "seeds": 2, "train.epochs": 1}
+    # Of what transformers can express.
+    keys["pooling"] = "cls"
     finetune.main([f"--{key}={value}" for key, value in keys.items()])
     return out
 
@@ -100,7 +102,7 @@ def test_data_that_is_gone_or_another_leaves_its_hash(whole, runs, tmp_path):
     assert data == {"Data set hash": files.sha256(runs.data / "manifest.json")}
 
 
-def test_the_card_of_a_fine_tuned_model_has_scores_with_their_spread(tuned, table, tmp_path, capsys):
+def test_the_card_of_a_fine_tuned_model_has_scores_with_their_spread(tuned, whole, table, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["--task", "csv", "--data", str(table)]
     export.main(["--model", str(tuned), "--to", "transformers", "--out", str(out), *words])
@@ -113,8 +115,12 @@ def test_the_card_of_a_fine_tuned_model_has_scores_with_their_spread(tuned, tabl
     assert f"mean {100 * accuracy['mean']:.2f} ± {100 * accuracy['std']:.2f}" in scored
     trained = facts_of(card, "Fine-tuning")
     assert trained["Kind"] == "classification"
+    assert trained["Pooling"] == "cls"
     assert trained["Examples"] == f"{content['train']['examples']:,}"
     assert trained["Started from"] == "run"
+    read = files.read_manifest(whole / "final", kind="model")["tokens_read"]
+    assert facts_of(card, "Model")["Tokens read"] == f"{read:,} in pre-training"
+    assert files.read_manifest(out, kind="fine-tuned model")["tokens_read"] == read
     # What it began with is still there, so its facts are known too.
     assert facts_of(card, "Pre-training")["Steps"] == "20"
     assert facts_of(card, "Data")["Corpus"] == "corpus.txt"

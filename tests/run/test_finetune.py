@@ -14,7 +14,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from electra import cli, config
+from electra import cli, config, files
 from electra.report import write_report
 from electra.tasks.config import FinetuneConfig
 from electra.tasks.finetuning import jobs
@@ -294,7 +294,7 @@ def test_the_saved_config_does_the_same_again(tuned, tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], {"learning_rate": 3e-4, "layer_decay": 0.8, "epochs": 3.0, "batch_size": 32, "clip_norm": 1.0}),
+        ([], {"learning_rate": 3e-4, "epochs": 3.0, "batch_size": 32, "clip_norm": 1.0}),
         ([], {"warmup_fraction": 0.1, "weight_decay": 0.01, "optimizer": "adam_as_google"}),
         (["--train.epochs=7"], {"epochs": 7.0, "learning_rate": 3e-4}),
         (["--train.learning_rate=0.5"], {"learning_rate": 0.5, "epochs": 3.0}),
@@ -309,6 +309,115 @@ def test_what_is_not_given_is_the_papers(model, data, words, expected):
     (job,) = jobs(given, World(), torch.device("cpu"))
     train = job.settings.train
     assert {key: getattr(train, key) for key in expected} == expected
+
+
+def read_settings(model, data, *words):
+    words = [f"--model={model}", "--task=sst2", f"--data={data}", "--dry_run=true", *words]
+    given = config.read(FinetuneConfig, words, prog="electra finetune")
+    (job,) = jobs(given, World(), torch.device("cpu"))
+    (task,) = job.study.tasks
+    assert task.family.head_pooling == job.settings.pooling
+    return job.settings.pooling, job.settings.train.layer_decay
+
+
+def forget_reading(model, place):
+    """The same run as it was written before manifests told of tokens."""
+    folder = shutil.copytree(model, place)
+    content = files.read_manifest(folder / "final", kind="model")
+    assert content["tokens_read"] > 0
+    kept = {key: value for key, value in content.items() if key not in ("tokens_read", "files", "sha256")}
+    files.write_manifest(folder / "final", kept)
+    return folder
+
+
+def test_pooling_and_layer_decay_fit_the_encoder(model, data, tuned, tmp_path):
+    assert read_settings(model, data) == ("mean", 1.0)
+    assert read_settings(model, data, "--pooling=auto", "--train.layer_decay=auto") == ("mean", 1.0)
+    assert read_settings(model, data, "--pooling=cls") == ("cls", 1.0)
+    assert read_settings(model, data, "--train.layer_decay=0.9") == ("mean", 0.9)
+    # The control is treated with the same care.
+    assert read_settings("none", data, f"--like={model}") == ("mean", 1.0)
+    assert read_settings(forget_reading(model, tmp_path / "before"), data) == ("cls", 0.8)
+    # One that was fine-tuned before keeps what its head reads, and tells what its encoder has read.
+    assert read_settings(tuned, data) == ("cls", 1.0)
+
+
+def test_a_pooling_that_no_head_has_is_refused(tune, tmp_path, capsys):
+    rows = ["text,other,label", *(f"a fast model {number},a small city,{number % 5}" for number in range(30))]
+    (tmp_path / "pairs.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    keys = {
+        "task": "csv",
+        "data": tmp_path / "pairs.csv",
+        "own__kind": "similarity",
+        "own__text_pair": "other",
+    }
+    tune(tmp_path / "out", **keys, pooling="mean", code=cli.BAD_INPUT)
+    assert "--own.pooling" in capsys.readouterr().err
+    tune(tmp_path / "out", **keys, pooling=None, seeds=1, train__steps=1, train__epochs=None)
+    assert "pooling" not in scores_of(tmp_path / "out")["train"]
+    again = ["finetune", "--config", str(tmp_path / "out" / "config.yaml"), "--out", str(tmp_path / "again")]
+    assert cli.main(again) == cli.OK
+
+
+AVERAGED = {"pooling": None, "train__layer_decay": None, "train__epochs": 4}
+
+
+@pytest.fixture(scope="module")
+def more_data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("glue")
+    write_sst2(folder / "SST-2", train=320, dev=40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def averaged(tune, more_data, tmp_path_factory):
+    """Fine-tuned with what fits a lightly trained encoder."""
+    out = tmp_path_factory.mktemp("averaged") / "out"
+    tune(out, **AVERAGED, data=more_data, seeds=2, ensemble="on")
+    return out
+
+
+def test_the_mean_of_all_states_learns_the_rule(averaged, model, more_data):
+    content = scores_of(averaged)
+    assert (content["train"]["pooling"], content["train"]["layer_decay"]) == ("mean", 1.0)
+    saved = yaml.safe_load((averaged / "config.yaml").read_text())
+    assert (saved["pooling"], saved["train"]["layer_decay"]) == ("mean", 1.0)
+    assert content["splits"]["dev"]["scores"]["accuracy"]["median"] > 0.8
+    found = load_model(averaged)
+    read = files.read_manifest(model / "final", kind="model")["tokens_read"]
+    assert (found.family.head_pooling, found.facts["tokens_read"]) == ("mean", read)
+    values = json.loads((averaged / "final" / "config.json").read_text())
+    # transformers has no such head.
+    assert values["architectures"] == ["ElectraModel"]
+    assert (averaged / "final" / "head.safetensors").is_file()
+    assert cli.main(["evaluate", f"--model={averaged}", "--task=sst2", f"--data={more_data}"]) == cli.OK
+
+
+def test_what_was_chosen_holds_when_the_run_goes_on(tune, averaged, more_data, model, tmp_path, capsys):
+    # The same weights, of which nobody knows any more how much they have read.
+    before = forget_reading(model, tmp_path / "before")
+    out = shutil.copytree(averaged, tmp_path / "out")
+    more = {**AVERAGED, "model": before, "data": more_data, "seeds": 3}
+    tune(out, **more, ensemble="on")
+    assert scores_of(out)["train"]["pooling"] == "mean"
+    assert len(scores_of(out)["seeds"]) == 3
+    tune(out, **{**more, "pooling": "cls"}, ensemble="on", code=cli.BAD_INPUT)
+    assert "pooling: mean -> cls" in capsys.readouterr().err
+
+
+def test_a_run_that_began_before_there_was_a_choice_goes_on_by_cls(tune, tuned, tmp_path):
+    out = shutil.copytree(tuned, tmp_path / "out")
+    environment = json.loads((out / "environment.json").read_text())
+    for key in ("pooling", "layer_decay"):
+        del environment["choices"][key]
+    (out / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
+    for seed in range(3):
+        path = out / f"seed-{seed}" / "scores.json"
+        content = json.loads(path.read_text())
+        del content["facts"]["config"]["pooling"]
+        path.write_text(json.dumps(content), encoding="utf-8")
+    tune(out, ensemble="on", pooling=None)
+    assert scores_of(out)["splits"] == scores_of(tuned)["splits"]
 
 
 def test_a_dry_run_says_everything_and_writes_nothing(tune, tmp_path, capsys):
@@ -472,6 +581,7 @@ def test_pairs_that_are_compared_with_each_other_stay_in_one_batch(tune, tmp_pat
     rows = "".join(f"a {word},the {word}\n" for word in WORDS)
     (tmp_path / "pairs.csv").write_text(f"text,other\n{rows}", encoding="utf-8")
     keys = {"own__kind": "similarity", "own__text_pair": "other", "own__similarity_loss": "contrastive"}
+    keys["pooling"] = None
     options = {"task": "csv", "data": tmp_path / "pairs.csv", "seeds": 1, "train__epochs": 1, **keys}
     tune(tmp_path / "out", code=cli.BAD_INPUT, train__micro_batch=4, **options)
     assert "--train.micro_batch all" in capsys.readouterr().err
@@ -486,7 +596,7 @@ def test_real_data_goes_all_the_way(tune, shared, tmp_path, task):
     data = shared / "data" / folder
     if "squad.train" in keys:
         keys = {"squad.train": next(data.glob(keys["squad.train"]))}
-    limits = {"limit_train": 24, "limit_eval": 12, "max_length": 96, "train.epochs": 1}
+    limits = {"limit_train": 24, "limit_eval": 12, "max_length": 96, "train.epochs": 1, "pooling": None}
     tune(tmp_path / "out", **{"task": task, "data": data, "seeds": 2, "ensemble": "on", **limits, **keys})
     content = scores_of(tmp_path / "out")
     for entry in content["splits"].values():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra import cli
+from electra import cli, files
 from electra.text import tokenizer as tokenizers
 
 WORD_TABLE = "generator.embeddings.word_embeddings.weight"
@@ -20,6 +20,10 @@ def first_weights(run):
 
 def last_weights(run):
     return load_file(sorted((run / "checkpoints").iterdir())[-1] / "model.safetensors")
+
+
+def tokens_read(run):
+    return files.read_manifest(run / "final", kind="model")["tokens_read"]
 
 
 def started(runs, whole, out, *, data=None, code=cli.OK, **changes):
@@ -38,9 +42,13 @@ def test_a_run_starts_from_another_runs_weights(runs, whole, tmp_path):
     assert environment["started_from"] == {
         "path": str(whole),
         "step": 20,
-        "tokens": runs.lines(whole, "train")[-1]["tokens"],
+        "tokens": (before := runs.lines(whole, "train")[-1]["tokens"]),
+        "tokens_read": before,
         "random": [],
     }
+    own = runs.lines(tmp_path / "run", "train")[-1]["tokens"]
+    assert tokens_read(whole) == before
+    assert tokens_read(tmp_path / "run") == before + own
     losses = [[line["loss"] for line in runs.lines(run, "train")] for run in (whole, tmp_path / "run")]
     assert losses[1][0] < losses[0][0]
 
@@ -49,6 +57,8 @@ def test_a_run_starts_from_a_folder_of_networks(runs, whole, tmp_path):
     started(runs, whole / "final", tmp_path / "run")
     expected, found = last_weights(whole), first_weights(tmp_path / "run")
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+    own = runs.lines(tmp_path / "run", "train")[-1]["tokens"]
+    assert tokens_read(tmp_path / "run") == tokens_read(whole) + own
 
 
 def test_a_generator_that_the_start_lacks_is_random(runs, whole, tmp_path):
@@ -61,6 +71,8 @@ def test_a_generator_that_the_start_lacks_is_random(runs, whole, tmp_path):
     assert not torch.equal(found[f"generator.{name}"], expected[f"generator.{name}"])
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["started_from"]["random"] == ["generator", "generator_head"]
+    # Without the manifest of its run, nobody knows what it had read.
+    assert tokens_read(tmp_path / "run") is None
 
 
 def test_another_vocabulary_keeps_what_both_know(runs, whole, other_vocabulary, tmp_path):
@@ -95,6 +107,7 @@ def test_a_started_run_is_resumed_exactly_and_needs_its_start_no_more(
         shutil.rmtree(folder)
     started(runs, start, tmp_path / "parts", data=other_vocabulary)
     runs.assert_same(tmp_path / "parts", tmp_path / "whole")
+    assert tokens_read(tmp_path / "parts") == tokens_read(tmp_path / "whole") > tokens_read(whole)
     assert json.loads((tmp_path / "parts" / "environment.json").read_text())["started_from"] == began
 
 
