@@ -47,7 +47,8 @@ Integers = npt.NDArray[np.int64]
 WINDOW = 4
 MOST_TOKENS = 15_000_000
 MOST_PAIRS = 10_000_000
-"""All that 15 million tokens have with a vocabulary of 8,192. It bounds the memory, to about 1 GB."""
+"""More than 15 million tokens have with a vocabulary of 8,192. It bounds the memory, to about 1.5 GB with all
+else that a process needs."""
 CONTEXT_POWER = 0.75
 KIND = "spectral"
 FORMAT_VERSION = 1
