@@ -42,6 +42,7 @@ def test_pre_trained_networks_say_the_same(run, both, make_text, assert_alike):
     assert_alike(theirs.detect(texts), ours.detect(texts))
     assert_alike(theirs.fill(masked, top=3), ours.fill(masked, top=3))
     assert_alike(theirs.corrupt(texts), ours.corrupt(texts))
+    assert_alike(theirs.score(texts, tokens="show"), ours.score(texts, tokens="show"))
     for pooling in ("mean", "cls", "max"):
         assert_alike(theirs.embed(texts, pooling=pooling), ours.embed(texts, pooling=pooling))
 
