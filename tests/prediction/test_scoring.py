@@ -173,8 +173,13 @@ def test_the_method_can_be_chosen(model, run):
 @pytest.mark.parametrize(
     ("objective", "kind", "by", "message"),
     [
-        ("mlm", "mlm", "detection", r"cannot score by detection: .*use pseudo_likelihood"),
-        ("mlm", "mlm", "both", r"by is both.* cannot score by detection"),
+        (
+            "mlm",
+            "mlm",
+            "detection",
+            r"by is detection, but the model has no discriminator.*use pseudo_likelihood",
+        ),
+        ("mlm", "mlm", "both", r"by is both, but the model has no discriminator"),
         ("electra", "uniform", "pseudo_likelihood", r"no generator.*use detection"),
         ("electric", "two_tower", "detection", r"gives energies"),
         ("all_tokens_mlm", "mlm", "detection", r"no discriminator with its head"),

@@ -162,9 +162,7 @@ class Model:
     @cached_property
     def scorer(self) -> Scorer:
         """Token ids -> scores, for those who have many texts."""
-        return Scorer(
-            path=self.path, discriminator=self.discriminator, generator=self.generator, energy=self.energy
-        )
+        return Scorer(discriminator=self.discriminator, generator=self.generator, energy=self.energy)
 
     def embed(self, texts: Sequence[str], *, pooling: Pooling | None = None) -> list[list[float]]:
         """A vector of length 1 for each text, all zeros if the text is empty.

@@ -30,9 +30,9 @@ TokenDetail = Literal["hide", "show"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 LACKING: Mapping[Method, str] = {
-    "detection": "it has no discriminator with its head (ElectraForPreTraining): use pseudo_likelihood",
+    "detection": "the model has no discriminator with its head (ElectraForPreTraining): use pseudo_likelihood",
     "pseudo_likelihood": (
-        "it has no generator with its head (ElectraForMaskedLM): use detection, or name the run or the "
+        "the model has no generator with its head (ElectraForMaskedLM): use detection, or name the run or the "
         "folder that holds both networks"
     ),
 }
@@ -48,8 +48,6 @@ TokenScores = list[NDArray[np.float32]]
 class Scorer:
     """The networks of a model that can tell how acceptable a text is."""
 
-    path: str
-    """Of the model, for errors."""
     discriminator: Discriminator | None
     generator: Generator | None
     energy: EnergyNetwork | None
@@ -76,10 +74,7 @@ class Scorer:
         for method in wanted:
             if method not in known:
                 is_electric = method == "detection" and self.energy is not None
-                raise InputError(
-                    f"by is {by}, but {self.path} cannot score by {method}: "
-                    f"{NO_PROBABILITIES if is_electric else LACKING[method]}"
-                )
+                raise InputError(f"by is {by}, but {NO_PROBABILITIES if is_electric else LACKING[method]}")
         return wanted
 
     def token_scores(self, texts_ids: Sequence[Ids], *, by: By) -> dict[Method, TokenScores]:

@@ -42,8 +42,8 @@ MAX_CANDIDATES = 20_000
 """Candidates for all masks of a request together."""
 LARGEST_SEED = 2**53 - 1
 """JavaScript has no exact integers above this."""
-CHARACTERS_OF_TOKEN = 2
-"""At least so many make a token, of most texts."""
+CHARACTERS_OF_TOKEN = 4
+"""So many make a token of most languages, roughly."""
 UNKNOWN = "unknown_field"
 """The type of pydantic's error for a field that a body may not have."""
 MAX_NAME = 80
@@ -188,7 +188,7 @@ class ScoreRequest(AbilityRequest):
         once = super().cost(row_length=row_length)
         if self.by == "detection":
             return once
-        # A token is seldom shorter than two characters, and sees no more than a window of others.
+        # A token is read with no more than a window of others.
         window = CHARACTERS_OF_TOKEN * row_length
         return once + sum(len(text) // CHARACTERS_OF_TOKEN * min(len(text), window) for text in self.texts)
 
