@@ -30,10 +30,12 @@ TokenDetail = Literal["hide", "show"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 LACKING: Mapping[Method, str] = {
-    "detection": "the model has no discriminator with its head (ElectraForPreTraining): use pseudo_likelihood",
+    "detection": (
+        "the model has no discriminator with its head (ElectraForPreTraining): use pseudo_likelihood"
+    ),
     "pseudo_likelihood": (
-        "the model has no generator with its head (ElectraForMaskedLM): use detection, or name the run or the "
-        "folder that holds both networks"
+        "the model has no generator with its head (ElectraForMaskedLM): use detection, or name the run that "
+        "holds both networks"
     ),
 }
 NO_PROBABILITIES = (

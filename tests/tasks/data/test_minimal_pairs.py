@@ -4,6 +4,7 @@ import json
 import pytest
 
 from electra.errors import InputError
+from electra.tasks.data.catalogue import TaskSource, task_names
 from electra.tasks.data.minimal_pairs import load_minimal_pairs
 
 LINES = "he are here .\nhe is here .\nshe have one .\nshe has one .\n"
@@ -94,6 +95,11 @@ def test_what_is_not_there_is_refused(tmp_path):
     write(tmp_path / "agreement.jsonl", json.dumps(as_blimp("agreement", 1)))
     with pytest.raises(InputError, match=r"phenomenon agreement is in .* as well"):
         load_minimal_pairs(tmp_path)
+
+
+def test_it_is_no_task_to_fine_tune_on():
+    with pytest.raises(InputError, match="electra score --model RUN --task minimal_pairs"):
+        task_names(TaskSource(task="minimal_pairs", data="PAIRS"))
 
 
 def test_zorro(shared):
