@@ -48,6 +48,8 @@ CASES = [
     ("fill", {"texts": ["the [MASK] river"]}, {"top": 3}),
     ("corrupt", {"texts": ["the old river was in a small city"]}, {"mask_prob": 0.5, "seed": 4}),
     ("embed", {"texts": ["the old river"]}, {"pooling": "cls"}),
+    ("score", {"texts": ["the old river", ""]}, {}),
+    ("score", {"texts": ["the old river", "music"]}, {"by": "detection", "tokens": "show"}),
 ]
 
 
@@ -97,6 +99,14 @@ def test_a_question_that_the_model_cannot_read_is_named(make_tuned, make_text):
     assert (answer.status, answer.error["field"]) == (422, "questions[1]")
 
 
+def test_a_gap_and_a_missing_network_are_named(url, make_run):
+    answer = ask(url, "/score", {"texts": ["music", "the [MASK]"]})
+    assert (answer.status, answer.error["field"]) == (422, "texts[1]")
+    with serving(build_app(load(make_run("mlm")), limits=LIMITS)) as other:
+        answer = ask(other, "/score", {"texts": ["music"], "by": "detection"})
+    assert (answer.status, answer.error["field"]) == (422, "by")
+
+
 def test_a_question_without_a_choice_is_named(make_tuned):
     _, folder = make_tuned(MultipleChoice())
     with serving(build_app(load(folder), limits=Limits(max_characters=1000))) as url:
@@ -122,7 +132,7 @@ def test_the_facts_are_for_the_page(url, run):
     facts = ask(url, "/model").content
     assert facts == {
         "name": run.name,
-        "abilities": ["embed", "detect", "fill", "corrupt"],
+        "abilities": ["embed", "detect", "fill", "corrupt", "score"],
         "labels": [],
         "max_length": 32,
         "limits": {"max_texts": 16, "max_characters": 5_000, "max_body": 100_000},

@@ -54,6 +54,16 @@ def test_a_question_is_read_with_each_of_its_choices():
     assert call.cost == 3 * 4 + 3 + 3
 
 
+def test_a_text_is_read_once_more_for_each_masked_token():
+    text, long = "a" * 40, "a" * 400
+    assert read("score", {"texts": [text], "by": "detection"}).cost == 40
+    for by in ("auto", "pseudo_likelihood", "both"):
+        assert read("score", {"texts": [text, text], "by": by}).cost == 2 * (40 + 10 * 40)
+    many = Limits(max_characters=100_000)
+    # In a window of 32 tokens.
+    assert read("score", {"texts": [long]}, limits=many).cost == 400 + 100 * 4 * 32
+
+
 def test_two_long_texts_cost_more_than_their_characters():
     short, long = "a" * 10, "a" * 1_000
     assert pair_cost([short, short], [short, long], row_length=100) == 20 + 1_010
@@ -145,6 +155,8 @@ REFUSED = [
     ("corrupt", {"texts": ["a"], "seed": -1}, "seed"),
     ("corrupt", {"texts": ["a"], "seed": 2**64}, "seed"),
     ("embed", {"texts": ["a"], "pooling": "median"}, "pooling"),
+    ("score", {"texts": ["a"], "by": "luck"}, "by"),
+    ("score", {"texts": ["a"], "tokens": True}, "tokens"),
     ("similarity", {"texts": ["a"]}, "pairs"),
     ("similarity", {"texts": ["a"], "pairs": []}, "pairs"),
     ("classify", {"texts": ["a"], "pairs": ["b", "c"]}, "pairs"),

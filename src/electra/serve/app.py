@@ -113,7 +113,7 @@ class Service:
         except InputError as error:
             # Fields are checked before, except for what only the model can judge: it names the field first.
             named = re.match(r"(\w+)(\[\d+\])*", str(error))
-            if named and named[1] in call.columns:
+            if named and named[1] in (*call.columns, *call.options):
                 raise ApiError(422, str(error), field=named[0]) from error
             raise internal_error(error, what=ability) from error
         except Exception as error:

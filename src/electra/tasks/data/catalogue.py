@@ -10,6 +10,7 @@ from electra.show import did_you_mean
 from electra.tasks.data.columns import OwnTaskConfig, read_task_file
 from electra.tasks.data.conll import TreebankColumn, load_conll, load_conllu
 from electra.tasks.data.glue import GLUE_TASKS, find_glue, glue_task, load_glue, task_files
+from electra.tasks.data.minimal_pairs import TASK as MINIMAL_PAIRS
 from electra.tasks.data.squad import ANSWERABILITY, load_squad
 from electra.tasks.data.table import load_own, load_own_file
 from electra.tasks.families.answering import NULL_THRESHOLD, QuestionAnswering, SpanKind
@@ -138,6 +139,8 @@ def task_names(source: TaskSource) -> list[str]:
     """The requested tasks; an InputError if one of them is unknown."""
     names = [name.strip() for name in source.task.split(",") if name.strip()]
     for name in names:
+        if name == MINIMAL_PAIRS:
+            raise InputError(f"task {name} needs no fine-tuning: electra score --model RUN --task {name}")
         if name not in LOADERS and not _is_file(name) and name != GLUE:
             known = " ".join([*LOADERS, GLUE])
             hint = did_you_mean(name, [*LOADERS, GLUE])
