@@ -184,8 +184,10 @@ class ModelFolder:
     def role(self) -> Role:
         """Which network of pre-training it is, if its head is there; else an encoder."""
         # The logits of Electric's network are no probabilities of a replacement without those of its noise.
-        if self.run.get("config", {}).get("objective") == "electric":
-            return "encoder"
+        return "encoder" if self.run.get("config", {}).get("objective") == "electric" else self._head_role
+
+    @cached_property
+    def _head_role(self) -> Role:
         heads: dict[str, Role] = {
             prefix: role for role in HEADS for prefix in (f"{role}_head.", f"{role}_predictions.")
         }
@@ -207,10 +209,11 @@ class ModelFolder:
 
     def head_state(self) -> dict[str, Tensor]:
         """The weights of the head of pre-training, by our names; empty for an encoder alone."""
-        if self.role == "encoder":
-            return {}
+        return {} if self.role == "encoder" else self._head_state(self.role)
+
+    def _head_state(self, role: Role) -> dict[str, Tensor]:
         if self.is_own_layout:
-            return _below(f"{self.role}_head.", self.tensors)
+            return _below(f"{role}_head.", self.tensors)
         tied = self.tensors.get(names.TIED.transformers)
         table = self.tensors.get("electra.embeddings.word_embeddings.weight")
         if tied is not None and table is not None and not torch.equal(tied, table):
@@ -218,9 +221,9 @@ class ModelFolder:
                 f"{self.path / WEIGHTS}: {names.TIED.transformers} differs from the word embeddings; in "
                 "ELECTRA they are one table"
             )
-        modules = tuple(module.transformers for module, _ in names.HEADS[self.role])
+        modules = tuple(module.transformers for module, _ in names.HEADS[role])
         foreign = {name: tensor for name, tensor in self.tensors.items() if name.startswith(modules)}
-        return _below(f"{self.role}_head.", names.from_transformers(foreign, self.role))
+        return _below(f"{role}_head.", names.from_transformers(foreign, role))
 
     def encoder(self, *, dropout: float | None = None) -> Encoder:
         """The encoder with its weights, and with another dropout than its own if one is given."""
@@ -233,6 +236,14 @@ class ModelFolder:
             return None
         build = HEADS[self.role]
         return filled(lambda: build(self.config), self.head_state(), where=str(self.path))
+
+    def energy_head(self) -> DiscriminatorHead | None:
+        """The head of Electric's discriminator, whose logit is the energy of a token; None for all others."""
+        if self.role == self._head_role or self._head_role != "discriminator":
+            return None
+        return filled(
+            lambda: DiscriminatorHead(self.config), self._head_state("discriminator"), where=str(self.path)
+        )
 
     def partner(self) -> "ModelFolder | None":
         """The other network of the same run, in the folder beside this one; None if there is none."""

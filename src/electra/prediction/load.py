@@ -18,7 +18,7 @@ from electra.model.store import ModelFolder, open_model
 from electra.prediction import onnx_engine
 from electra.prediction.model import Model
 from electra.prediction.onnx_engine import OnnxEncoder, OnnxFacts
-from electra.prediction.pretrained import Discriminator, Generator
+from electra.prediction.pretrained import Discriminator, EnergyNetwork, Generator
 from electra.prediction.windows import Reader
 from electra.tasks.model import TASK_KEY, load_model
 from electra.text.spans import SharedTokenizer
@@ -120,6 +120,8 @@ def load_pretrained(path: str, folder: ModelFolder, device: torch.device, *, max
                     reader=network.reader, head=network.head, word_embeddings_VE=network.word_embeddings_VE
                 )
     own = networks[0]
+    if not folder.is_onnx and (energy_head := folder.energy_head()):
+        heads["energy"] = EnergyNetwork(reader=own.reader, head=energy_head.to(device).eval())
     return Model(path=path, reader=own.reader, vector_size=own.config.hidden_size, **heads)
 
 

@@ -1,7 +1,7 @@
 """A loaded model: lists of texts -> plain data in the same order, with the characters of each text.
 
     model = electra.load("RUN")
-    model.abilities                                    # such as ("embed", "detect", "fill", "corrupt")
+    model.abilities                                    # such as ("embed", "detect", "fill", "corrupt", "score")
     model.detect(["The chef ate the meal."])[0]["tokens"][2]
 
 Texts are batched by length. One that is longer than the encoder reads at once goes through in windows that
@@ -12,14 +12,15 @@ tokens gets an empty answer. No method changes the model, so threads may share i
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from electra.errors import InputError
 from electra.prediction import pretrained
-from electra.prediction.pretrained import Discriminator, Generator, embed
+from electra.prediction.pretrained import Discriminator, EnergyNetwork, Generator, embed
+from electra.prediction.scoring import By, Scorer, TokenDetail, check_gaps, describe_scores
 from electra.prediction.windows import Reader
 from electra.tasks.families.family import Pooling, Predictor
 from electra.tasks.families.table import task_abilities
@@ -42,6 +43,8 @@ class Model:
     vector_size: int
     discriminator: Discriminator | None = None
     generator: Generator | None = None
+    energy: EnergyNetwork | None = None
+    """In place of the other two, what a run of Electric has."""
     tuned: FineTuned | None = None
 
     def __repr__(self) -> str:
@@ -55,6 +58,7 @@ class Model:
             "detect": self.discriminator is not None,
             "fill": self.generator is not None,
             "corrupt": self.discriminator is not None and self.generator is not None,
+            "score": bool(self.scorer.known),
         }
         task = None if self.tuned is None else self.tuned.family.ability
         return (*(name for name, is_there in found.items() if is_there), *([task.name] if task else []))
@@ -124,6 +128,44 @@ class Model:
             seed=seed,
         )
 
+    def score(self, texts: Sequence[str], *, by: By = "auto", tokens: TokenDetail = "hide") -> list[Plain]:
+        """How acceptable each text looks: of two texts, the one with the higher sum looks better.
+
+        By detection, a token scores log(1 - p(replaced)), in one pass; by pseudo_likelihood log p(token | all
+        others), where each token is masked in turn. `both` computes both, auto what the model has the networks
+        for. The mean is that of a token; both are None for a text without tokens. `tokens` may show the scores
+        of all tokens as well.
+        """
+        self.need_scorer()
+        texts = check_texts(texts)
+        check_gaps(texts)
+        if tokens not in get_args(TokenDetail):
+            raise InputError(f"tokens is {tokens!r}, expected one of {', '.join(get_args(TokenDetail))}")
+        located = locate(texts, self.tokenizer)
+        found = self.scorer.token_scores([one.ids_T for one in located], by=by)
+        return [
+            describe_scores(
+                text,
+                one,
+                {method: scores[number] for method, scores in found.items()},
+                unk_id=self.tokenizer.unk_id,
+                detail=tokens,
+            )
+            for number, (text, one) in enumerate(zip(texts, located, strict=True))
+        ]
+
+    def need_scorer(self) -> None:
+        """Refuse a model that cannot score at all."""
+        if not self.scorer.known:
+            raise InputError(self._cannot("score"))
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """Token ids -> scores, for those who have many texts."""
+        return Scorer(
+            path=self.path, discriminator=self.discriminator, generator=self.generator, energy=self.energy
+        )
+
     def embed(self, texts: Sequence[str], *, pooling: Pooling | None = None) -> list[list[float]]:
         """A vector of length 1 for each text, all zeros if the text is empty.
 
@@ -187,8 +229,11 @@ class Model:
 
     def _needed(self, part: Value | None, ability: str) -> Value:
         if part is None or ability not in self.abilities:
-            raise InputError(f"{self.path} cannot {lacking(ability)}. It can: {', '.join(self.abilities)}")
+            raise InputError(self._cannot(ability))
         return part
+
+    def _cannot(self, ability: str) -> str:
+        return f"{self.path} cannot {lacking(ability)}. It can: {', '.join(self.abilities)}"
 
     def _vectors(self, texts: Sequence[str], pooling: Pooling | None) -> NDArray[np.float32]:
         own: Pooling = "mean" if self.tuned is None else self.tuned.family.pooling
@@ -204,6 +249,10 @@ LACKING = {
     "detect": "detect replaced tokens: it has no discriminator with its head (ElectraForPreTraining)",
     "fill": "fill masks: it has no generator with its head (ElectraForMaskedLM)",
     "corrupt": "corrupt: that takes a discriminator and a generator, as `electra pretrain` leaves them",
+    "score": (
+        "score texts: it has neither a discriminator nor a generator with its head. Name the run that it was "
+        "made from"
+    ),
 }
 """Ability of a pre-trained model -> what is missing in a model that has it not."""
 

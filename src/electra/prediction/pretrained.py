@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead, GeneratorHead
@@ -25,9 +26,13 @@ from electra.tasks.families.family import Pooling
 from electra.text.spans import Ids, Span, Tokens
 from electra.text.tokenizer import Tokenizer
 from electra.text.vocabulary import CONTINUATION
+from electra.text.windows import windows
 
 Positions = NDArray[np.int64]
 Reduce = Callable[..., tuple[Tensor, ...]]
+
+COPIES = 4096
+"""Masked copies of texts that are held at a time: 8 MB of token ids for rows of 512."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +42,39 @@ class Discriminator:
     reader: Reader
     head: DiscriminatorHead
 
-    @torch.no_grad()
     def suspicions(self, texts_ids: Sequence[Ids]) -> list[NDArray[np.float32]]:
         """The probability that it was replaced, of each token of each text."""
-        found = [np.zeros(len(ids_T), np.float32) for ids_T in texts_ids]
-        for rows, hidden_BLD, _ in self.reader.read(texts_ids):
-            suspicion_BL = self.head(hidden_BLD).float().sigmoid().cpu().numpy()
-            for row, suspicion_L in zip(rows, suspicion_BL, strict=True):
-                found[row.number][row.window.judged : row.window.judged_stop] = suspicion_L[row.judged]
-        return found
+        return judge_tokens(self.reader, self.head, texts_ids, torch.sigmoid)
+
+    def log_originals(self, texts_ids: Sequence[Ids]) -> list[NDArray[np.float32]]:
+        """The logarithm of the probability that it is original, of each token of each text."""
+        # From the logit: where the probability of a replacement rounds to 1, its complement has no logarithm.
+        return judge_tokens(self.reader, self.head, texts_ids, lambda logits: functional.logsigmoid(-logits))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyNetwork:
+    """Electric's discriminator, whose logit is the energy of a token among all others."""
+
+    reader: Reader
+    head: DiscriminatorHead
+
+    def log_likelihoods(self, texts_ids: Sequence[Ids]) -> list[NDArray[np.float32]]:
+        """log p(token | all others) of each token of each text, as far as the energies are normalised."""
+        return judge_tokens(self.reader, self.head, texts_ids, torch.neg)
+
+
+@torch.no_grad()
+def judge_tokens(
+    reader: Reader, head: DiscriminatorHead, texts_ids: Sequence[Ids], function: Callable[[Tensor], Tensor]
+) -> list[NDArray[np.float32]]:
+    """What `function` makes of the logit of each token of each text."""
+    found = [np.zeros(len(ids_T), np.float32) for ids_T in texts_ids]
+    for rows, hidden_BLD, _ in reader.read(texts_ids):
+        judged_BL = function(head(hidden_BLD).float()).cpu().numpy()
+        for row, judged_L in zip(rows, judged_BL, strict=True):
+            found[row.number][row.window.judged : row.window.judged_stop] = judged_L[row.judged]
+    return found
 
 
 class Guesses(NamedTuple):
@@ -99,6 +128,44 @@ class Generator:
 
         found = self._reduce(texts_ids, positions, uniform, draw)
         return [np.array([token for (token,) in of_text], np.uint32) for of_text in found]
+
+    @torch.no_grad()
+    def log_likelihoods(self, texts_ids: Sequence[Ids]) -> list[NDArray[np.float32]]:
+        """log p(token | all others) of each token of each text: each is masked in turn, in its own window."""
+        # A long text is cut first: a copy of its window is enough for a token.
+        places = [
+            (number, window, place)
+            for number, ids_T in enumerate(texts_ids)
+            for window in windows(len(ids_T), room=self.reader.max_length - 2)
+            for place in range(window.judged, window.judged_stop)
+        ]
+        # Copies that are read together should be of like length; stable, so that the order is one.
+        places.sort(key=lambda place: place[1].start - place[1].stop)
+        mask_id = np.uint32(self.reader.tokenizer.mask_id)
+        found = [np.zeros(len(ids_T), np.float32) for ids_T in texts_ids]
+
+        def named(logits_CV: Tensor, target_C: Tensor) -> tuple[Tensor]:
+            known_CV = self._known(logits_CV)
+            return (known_CV.gather(1, target_C[:, None]).squeeze(1) - known_CV.logsumexp(1),)
+
+        for first in range(0, len(places), COPIES):
+            part = places[first : first + COPIES]
+            copies, columns_C = [], []
+            for number, window, place in part:
+                copies.append(texts_ids[number][window.start : window.stop].copy())
+                copies[-1][place - window.start] = mask_id
+                columns_C.append((1 + place - window.start, int(texts_ids[number][place])))
+            for rows, hidden_BLD, _ in self.reader.read(copies):
+                chosen = [row.number for row in rows]
+                position_B, target_B = torch.tensor([columns_C[copy] for copy in chosen]).T.to(
+                    hidden_BLD.device
+                )
+                hidden_BD = hidden_BLD[torch.arange(len(chosen), device=hidden_BLD.device), position_B]
+                (log_p_B,) = self.head.reduce(hidden_BD, self.word_embeddings_VE, named, target_B)
+                for copy, log_p in zip(chosen, log_p_B.tolist(), strict=True):
+                    number, _, place = part[copy]
+                    found[number][place] = log_p
+        return found
 
     def _known(self, logits_CV: Tensor) -> Tensor:
         """Logits of the tokens that the tokenizer has: a table may be padded to a rounder size."""
