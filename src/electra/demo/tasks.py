@@ -1,14 +1,14 @@
-"""Passages of Python's documentation -> two labelled tasks on disk, for `electra demo` and `electra bench quality`.
+"""Passages of Python's documentation -> two labelled tasks on disk, for the demo and `electra bench quality`.
 
 FOLDER/passages.jsonl            which package does a passage come from?
 FOLDER/code_words/train.conll    which words of a sentence did its authors mark as code?
 FOLDER/code_words/test.conll
 
-The corpus that an encoder is pre-trained on has no marks (see `documentation`), so reading it gives no answers
-away, and no document is on both sides of the split. Names such as `num_layers` or `TensorDict` give themselves
-away by their form. What is left is a question of context: sentences whose marks are all on plain lower-case
-words of three letters or more, and which have no such name beside them, marked or not. "If bins is not
-monotonic" has bins marked, "sort into bins" does not.
+The corpus that an encoder is pre-trained on has no marks (see `documentation`), so reading it gives no
+answers away, and no document is on both sides of the split. Names such as `num_layers` or `TensorDict` give
+themselves away by their form. What is left is a question of context: sentences whose marks are all on plain
+lower-case words of three letters or more, and which have no such name beside them, marked or not. "If bins is
+not monotonic" has bins marked, "sort into bins" has not.
 """
 
 import json
@@ -79,7 +79,7 @@ def balanced(found: Iterable[Passage]) -> list[Passage]:
 
 
 def split_sentences(found: Iterable[Passage]) -> tuple[list[TaggedSentence], list[TaggedSentence]]:
-    """Sentences to train and to test on, of different documents; which ones does not depend on their order."""
+    """Sentences to train and to test on, of different documents; their order decides nothing."""
     distinct = {one.words: one for passage in found for one in code_sentences(passage)}
     ranked = sorted(distinct.values(), key=lambda one: seeds.derive(0, "sentence", *one.words))
     sides: tuple[list[TaggedSentence], list[TaggedSentence]] = ([], [])

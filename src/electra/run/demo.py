@@ -1,7 +1,7 @@
 """`electra demo`: Python's own documentation -> an encoder, two fine-tuned tasks, and what pre-training gave.
 
-It runs the commands a person would type, and shows each of them. Each task is also learned from random weights
-and by a linear model of scikit-learn, from the same examples.
+It runs the commands a person would type, and shows each of them. Each task is also learned from random
+weights and by a linear model of scikit-learn, from the same examples.
 """
 
 import shlex
@@ -91,8 +91,8 @@ def main(arguments: Sequence[str]) -> None:
         results.append(comparison(out, task))
     print("\n" + "\n\n".join(results))
     print(
-        "\nThe encoder has read all of these texts before, as every Python installation has them, but no marks\n"
-        "and no labels: marks are removed from the corpus."
+        "\nThe encoder has read these texts in its pre-training, but no labels: the corpus names no package\n"
+        "and has no marks. No file gives sentences both for training and for the test."
     )
     print(
         "\nOpen the reports in a browser. For your own text, run the same commands with --corpus FOLDER.\n"

@@ -2,9 +2,9 @@
 
     one or two texts, classes    TF-IDF of words and pairs of words, logistic regression; of two texts also
                                  the words that they have in common
-    two texts, a value           the cosine of their TF-IDF vectors; nothing is learned but the weights of words
+    two texts, a value           the cosine of their TF-IDF vectors; only weights of words are learned
     one text, a value            TF-IDF, ridge regression
-    a tag for each word          linear support vectors on the word, its shape, beginning and end, and the same
+    a tag for each word          linear support vectors on the word, its shape, beginning and end, and those
                                  of its neighbours; each word is judged by itself
 
 They take seconds and have no settings to tune. The same code judges them as judges a
@@ -12,7 +12,7 @@ fine-tuned model, on the same examples, so that the numbers can stand in one tab
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -59,7 +59,8 @@ def baseline_scores(task: Task) -> dict[str, dict[str, Score]]:
 
 
 def _fit(task: Task) -> Fitted:
-    family, train = task.family, task.examples(TRAIN)
+    family = task.family
+    train: Sequence[Any] = task.examples(TRAIN)
     match family:
         case Tagging():
             return _fit_tagger(family, train)
@@ -201,7 +202,7 @@ def _fit_tagger(family: Tagging, train: Sequence[TaggingExample]) -> Fitted:
     return predict
 
 
-def word_features(words: Sequence[str]) -> list[Mapping[str, float]]:
+def word_features(words: Sequence[str]) -> list[dict[str, float]]:
     """What a linear model knows of each word of a sentence."""
     features = []
     for place, word in enumerate(words):
