@@ -7,8 +7,12 @@ import pytest
 
 from electra import cli
 from electra.bench import quality
-from tests.run.conftest import SMALL
 
+KEYS = (
+    *("model.size=tiny", "model.hidden_size=32", "model.embedding_size=16", "model.intermediate_size=64"),
+    *("generator.width=0.5", "train.batch_size=8", "train.precision=fp32", "checkpoint.save_every=4"),
+    *("log.evaluate_every=10", "valid_rows=16"),
+)
 NOUNS, VERBS = ("river", "city", "model", "mountain"), ("is", "was")
 HEADINGS = ("conll", "pairs by detection", "pairs by pseudo_likelihood")
 
@@ -35,12 +39,11 @@ def tasks(tmp_path_factory):
 @pytest.fixture
 def words(runs, tasks, tmp_path):
     """The command, and its folder."""
-    keys = [f"{key}={value}" for key, value in SMALL.items() if key != "train.steps"]
     out = tmp_path / "quality"
     return [
         *("bench", "quality", "--quality.data", str(runs.data), "--quality.out", str(out)),
         *("--quality.recipes", "mlm", "paper: tiny train.batch_size=4"),
-        *("--quality.tokens", "1e3", "--quality.seeds", "2", "--quality.pretrain", *keys),
+        *("--quality.tokens", "1e3", "--quality.seeds", "2", "--quality.pretrain", *KEYS),
         *("--quality.tasks", f"conll={tasks / 'conll'}"),
         *(f"minimal_pairs={tasks / 'pairs'}", "--quality.finetune", "train.epochs=1", "limit_train=16"),
     ], out

@@ -80,7 +80,8 @@ def balanced(found: Iterable[Passage]) -> list[Passage]:
 
 def split_sentences(found: Iterable[Passage]) -> tuple[list[TaggedSentence], list[TaggedSentence]]:
     """Sentences to train and to test on, of different documents; their order decides nothing."""
-    distinct = {one.words: one for passage in found for one in code_sentences(passage)}
+    every = sorted(one for passage in found for one in code_sentences(passage))
+    distinct = {one.words: one for one in every}
     ranked = sorted(distinct.values(), key=lambda one: seeds.derive(0, "sentence", *one.words))
     sides: tuple[list[TaggedSentence], list[TaggedSentence]] = ([], [])
     for one in ranked:

@@ -1,7 +1,7 @@
 """A task -> the scores of what a user would try first, without any encoder: linear models of scikit-learn.
 
     one or two texts, classes    TF-IDF of words and pairs of words, logistic regression; of two texts also
-                                 the words that they have in common
+                                 the words that they have in common, and the cosine
     two texts, a value           the cosine of their TF-IDF vectors; only weights of words are learned
     one text, a value            TF-IDF, ridge regression
     a tag for each word          linear support vectors on the word, its shape, beginning and end, and those
@@ -79,7 +79,7 @@ def _has_pairs(task: Task) -> bool:
 
 
 class TextFeatures:
-    """TF-IDF of a text; of two texts, of each by itself and of the words that they share."""
+    """TF-IDF of a text; of two texts, of each and of the words that they share, and their cosine."""
 
     def __init__(self, examples: Sequence[TextExample]) -> None:
         text = import_extra("sklearn.feature_extraction.text", extra="tasks")
@@ -97,7 +97,8 @@ class TextFeatures:
             return first
         second = self._vectors.transform([example.text_pair or "" for example in examples])
         sparse = import_extra("scipy.sparse", extra="tasks")
-        return sparse.hstack([first, second, first.minimum(second)]).tocsr()
+        cosines = np.array([self.cosines(examples)]).T
+        return sparse.hstack([first, second, first.minimum(second), cosines]).tocsr()
 
     def cosines(self, examples: Sequence[TextExample]) -> list[float]:
         """Of both texts of each pair; their vectors have length 1."""
