@@ -188,7 +188,8 @@ def draw_column(axes: Axes, result: Mapping[str, Any], heading: str) -> None:
     axes.set_xscale("log")
     axes.set_xticks(places, [f"{place:.3g}" for place in places])
     axes.minorticks_off()
-    axes.margins(x=0.12)
+    # The same in all panels, also where a row has not come so far.
+    axes.set_xlim(places[0] / 1.4, places[-1] * 1.4)
     axes.set_title(heading, loc="left", fontsize="medium")
     axes.set_xlabel("minutes of pre-training" if result["unit"] == "seconds" else "million tokens")
     axes.set_ylabel("percent")
