@@ -14,6 +14,7 @@ import pytest
 import electra
 from electra.errors import InputError
 from electra.formats.export import ExportConfig
+from electra.prediction.score_data import ScoreConfig
 from electra.pretraining.config import ModelConfig, PretrainRunConfig
 from electra.tasks.config import FinetuneConfig
 from electra.tasks.evaluation import EvaluateConfig, PredictConfig
@@ -29,6 +30,7 @@ FUNCTIONS = {
     "finetune": FinetuneConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
+    "score": ScoreConfig,
     "export": ExportConfig,
 }
 # For a command line only: what watches over a process, or writes nothing.
@@ -110,7 +112,7 @@ def test_from_a_folder_of_text_to_answers(data, tmp_path, monkeypatch, capsys):
     assert run.tokens > 0
     assert 0 <= run.metrics["discriminator_auc"] <= 1
     assert Path(run.report).is_file()
-    assert run.load().abilities == ("embed", "detect", "fill", "corrupt")
+    assert run.load().abilities == ("embed", "detect", "fill", "corrupt", "score")
     (answer,) = electra.load(run).detect(["The old river was in a small city."])
     assert answer["tokens"][1]["text"] == "old"
     assert 0 < answer["tokens"][1]["replaced"] < 1

@@ -11,12 +11,12 @@ nor numpy by `import electra`.
 
 from typing import TYPE_CHECKING
 
-from electra.api import evaluate, export, finetune, load, predict, prepare, pretrain
+from electra.api import evaluate, export, finetune, load, predict, prepare, pretrain, score
 
 if TYPE_CHECKING:
     __version__: str
 
-__all__ = ["__version__", "evaluate", "export", "finetune", "load", "predict", "prepare", "pretrain"]
+__all__ = ["__version__", "evaluate", "export", "finetune", "load", "predict", "prepare", "pretrain", "score"]
 
 
 def __getattr__(name: str) -> str:

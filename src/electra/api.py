@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from electra.model.names import Role
     from electra.prediction.load import Engine
     from electra.prediction.model import Model
+    from electra.prediction.scoring import By, TokenDetail
     from electra.pretraining.config import (
         AdversarialConfig,
         GeneratorConfig,
@@ -190,6 +191,32 @@ class Predictions(Sequence[dict[str, Any]]):
     """The file they were written to, if one was asked for."""
     notes: tuple[str, ...] = ()
     """What was left out, and what to know of the file."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.rows[place]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+
+@dataclass(frozen=True)
+class Scores(Sequence[dict[str, Any]]):
+    """How acceptable a model finds each text, in order; or how often it is right on each phenomenon."""
+
+    rows: list[dict[str, Any]] = field(repr=False)
+    """Of a text its scores; of a phenomenon its pairs, its ties and its accuracy by each method."""
+    accuracies: Mapping[str, float] = field(default_factory=dict)
+    """Of minimal pairs: method -> the mean of the accuracies of all phenomena."""
+    path: Path | None = None
+    """The file they were written to, if any."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of minimal pairs: by detection, or by pseudo-likelihood if the model has no discriminator."""
+        return next(iter(self.accuracies.values()), None)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -466,6 +493,50 @@ def predict(
         for example, prediction in zip(one.examples, one.predictions, strict=True)
     ]
     return Predictions(rows, path, tuple(note.strip() for note in notes))
+
+
+def score(
+    *,
+    model: PathLike,
+    text: str | Sequence[str] | None = None,
+    data: PathLike | None = None,
+    task: Literal["texts", "minimal_pairs"] | None = None,
+    by: "By | None" = None,
+    tokens: "TokenDetail | None" = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    quoting: "Quoting | None" = None,
+    limit: int | None = None,
+    out: PathLike | None = None,
+    engine: "Engine | None" = None,
+    device: str | None = None,
+) -> Scores:
+    """Score how acceptable texts look to a pre-trained model, as `electra score` does.
+
+        good, bad = electra.score(model="RUN", text=["He is here.", "He are here."], by="detection")
+        good["scores"]["detection"]["sum"] > bad["scores"]["detection"]["sum"]
+        electra.score(model="RUN", task="minimal_pairs", data="FOLDER", limit=200).accuracy
+
+    `data`: a file of texts or, with a `pair_column`, of pairs, whose rows say which text is `preferred`; or
+    the files of minimal pairs, whose rows are phenomena. For texts in memory use `electra.load("RUN").score`.
+    """
+    keys = _named(locals())
+    from electra.config import collect
+    from electra.prediction.score_data import ScoreConfig, score_pairs, score_rows, write_rows
+
+    settings = collect(ScoreConfig, keys, prog="electra.score").config()
+    if settings.task == "minimal_pairs":
+        found = score_pairs(settings)
+        content = found.scores.content(model=settings.model, data=settings.data)
+        phenomena = [{"phenomenon": name, **one} for name, one in content["phenomena"].items()]
+        return Scores(phenomena, content["accuracy"], found.path)
+    rows = list(score_rows(settings))
+    path = Path(settings.out) if settings.out else None
+    if path is not None:
+        write_rows(path, rows)
+    return Scores(rows, path=path)
 
 
 def export(

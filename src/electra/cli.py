@@ -17,6 +17,7 @@ VERBS = {
     "prepare": "Turn a corpus into a tokenizer and token rows",
     "plan": "Estimate parameters, FLOPs, memory, time and cost before a run",
     "pretrain": "Pre-train an encoder, or resume a run",
+    "score": "Score how acceptable texts look to a pre-trained model; minimal pairs",
     "finetune": "Fine-tune a model on a task over several seeds",
     "evaluate": "Score a fine-tuned model on labelled data",
     "predict": "Write a fine-tuned model's predictions and submission files",

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import jsonargparse
+import yaml
 
 from electra import show
 from electra.errors import InputError
@@ -204,9 +205,19 @@ def _join_lists(config_class: type[Any], arguments: Sequence[str]) -> list[str]:
         # A lone "-" is a value: standard input.
         while not equals and rest and (rest[0] == "-" or not rest[0].startswith("-")):
             words.append(rest.pop(0))
-        already_json = len(words) == 1 and words[0].startswith("[")
+        already_json = len(words) == 1 and _is_list(words[0])
         joined.append(f"{option}={words[0] if already_json else json.dumps(words)}")
     return joined
+
+
+def _is_list(word: str) -> bool:
+    """Whether a word is a list in JSON or YAML, and not just a text such as "[MASK] it"."""
+    if not (word.startswith("[") and word.endswith("]")):
+        return False
+    try:
+        return isinstance(yaml.safe_load(word), list)
+    except yaml.YAMLError:
+        return False
 
 
 def _with_config_paths(words: Sequence[str]) -> list[str]:

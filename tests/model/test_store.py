@@ -115,7 +115,7 @@ def test_every_weight_is_read_once_and_hashed_on_the_way(make_run, monkeypatch):
     store_read, sha256_of = store.read_tensors, files.sha256
     monkeypatch.setattr(store, "read_tensors", recorded)
     monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path) or sha256_of(path))
-    assert load(run).abilities == ("embed", "detect", "fill", "corrupt")
+    assert load(run).abilities == ("embed", "detect", "fill", "corrupt", "score")
     known = files.read_manifest(run / "final", kind="model")["files"]
     parts = ("discriminator", "generator")
     assert read == [

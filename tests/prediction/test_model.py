@@ -51,6 +51,7 @@ METHODS = {
     "fill": lambda model, texts: model.fill([f"{text} [MASK] {text}" for text in texts], top=3),
     "corrupt": lambda model, texts: model.corrupt(texts),
     "embed": lambda model, texts: model.embed(texts),
+    "score": lambda model, texts: model.score(texts, tokens="show"),
 }
 
 
@@ -82,7 +83,7 @@ def test_an_empty_text_has_an_empty_answer(model):
     assert model.detect([]) == model.fill([]) == model.corrupt([]) == model.embed([]) == []
 
 
-@pytest.mark.parametrize("method", ["detect", "fill", "corrupt", "embed"])
+@pytest.mark.parametrize("method", ["detect", "fill", "corrupt", "score", "embed"])
 def test_a_single_string_is_refused(model, method):
     with pytest.raises(InputError, match=r"texts is one string.*write \['the river'\]"):
         getattr(model, method)("the river")
@@ -100,9 +101,9 @@ def test_candidates_are_counted(model):
 
 
 def test_it_says_what_it_can(model, run):
-    assert model.abilities == ("embed", "detect", "fill", "corrupt")
+    assert model.abilities == ("embed", "detect", "fill", "corrupt", "score")
     assert repr(model) == f"Model('{run}', abilities={model.abilities})"
     assert model.labels == ()
     for call in (lambda: model.classify(["a"]), lambda: model.tag("a"), lambda: model.answer(["a"], ["a"])):
-        with pytest.raises(InputError, match=r"not fine-tuned.* It can: embed, detect, fill, corrupt"):
+        with pytest.raises(InputError, match=r"not fine-tuned.* It can: embed, detect, fill, corrupt, score"):
             call()

@@ -36,12 +36,13 @@ def both(run, export_once, tmp_path_factory):
 
 def test_pre_trained_networks_say_the_same(run, both, make_text, assert_alike):
     ours, theirs = load(run), load(both / "discriminator", engine="onnx")
-    assert theirs.abilities == ours.abilities == ("embed", "detect", "fill", "corrupt")
+    assert theirs.abilities == ours.abilities == ("embed", "detect", "fill", "corrupt", "score")
     texts = [*TEXTS, make_text(50), *(make_text(5 + number, seed=number) for number in range(6))]
     masked = [f"{text} [MASK] of {text}" for text in texts]
     assert_alike(theirs.detect(texts), ours.detect(texts))
     assert_alike(theirs.fill(masked, top=3), ours.fill(masked, top=3))
     assert_alike(theirs.corrupt(texts), ours.corrupt(texts))
+    assert_alike(theirs.score(texts, tokens="show"), ours.score(texts, tokens="show"))
     for pooling in ("mean", "cls", "max"):
         assert_alike(theirs.embed(texts, pooling=pooling), ours.embed(texts, pooling=pooling))
 
@@ -51,14 +52,14 @@ def test_other_positions_and_the_length_of_training(make_run, export_once, make_
     run = make_run(position_embedding_type="alibi", facts={"seq_length": 16})
     theirs = load(export_once(run)[0], engine="onnx")
     ours = load(run)
-    assert theirs.abilities == ("embed", "detect")
+    assert theirs.abilities == ("embed", "detect", "score")
     assert theirs.reader.max_length == ours.reader.max_length == 16
     assert_alike(theirs.detect([*TEXTS, make_text(60)]), ours.detect([*TEXTS, make_text(60)]))
 
 
 @SLOW
 def test_a_generator_alone_and_an_encoder_alone(run, export_once, assert_alike):
-    assert load(export_once(run, part="generator")[0], engine="onnx").abilities == ("embed", "fill")
+    assert load(export_once(run, part="generator")[0], engine="onnx").abilities == ("embed", "fill", "score")
     encoder = load(export_once(run, part="encoder")[0], engine="onnx")
     assert encoder.abilities == ("embed",)
     assert_alike(encoder.embed(TEXTS), load(run).embed(TEXTS))
@@ -179,8 +180,8 @@ def test_a_folder_for_the_other_engine_is_refused(run, both):
 def test_networks_of_two_engines_do_not_play_together(run, both, tmp_path):
     shutil.copytree(both / "discriminator", tmp_path / "discriminator")
     shutil.copytree(run / "final" / "generator", tmp_path / "generator")
-    assert load(tmp_path / "discriminator", engine="onnx").abilities == ("embed", "detect")
-    assert load(tmp_path / "generator").abilities == ("embed", "fill")
+    assert load(tmp_path / "discriminator", engine="onnx").abilities == ("embed", "detect", "score")
+    assert load(tmp_path / "generator").abilities == ("embed", "fill", "score")
 
 
 @pytest.mark.parametrize("part", ["discriminator", "generator"])
@@ -212,7 +213,7 @@ def test_what_was_changed_since_the_export_is_refused(both, tmp_path):
     folder = shutil.copytree(both / "discriminator", tmp_path / "model")
     files.write_manifest(folder, {"kind": "exported model"})
     (folder / "README.md").write_text("A card does not hurt.")
-    assert load(folder, engine="onnx").abilities == ("embed", "detect")
+    assert load(folder, engine="onnx").abilities == ("embed", "detect", "score")
     head = folder / "head.safetensors"
     head.write_bytes(head.read_bytes()[:-1] + b"x")
     with pytest.raises(InputError, match=r"head\.safetensors is damaged"):

@@ -48,6 +48,8 @@ CASES = [
     ("fill", {"texts": ["the [MASK] river"]}, {"top": 3}),
     ("corrupt", {"texts": ["the old river was in a small city"]}, {"mask_prob": 0.5, "seed": 4}),
     ("embed", {"texts": ["the old river"]}, {"pooling": "cls"}),
+    ("score", {"texts": ["the old river", ""]}, {}),
+    ("score", {"texts": ["the old river", "music"]}, {"by": "detection", "tokens": "show"}),
 ]
 
 
@@ -122,7 +124,7 @@ def test_the_facts_are_for_the_page(url, run):
     facts = ask(url, "/model").content
     assert facts == {
         "name": run.name,
-        "abilities": ["embed", "detect", "fill", "corrupt"],
+        "abilities": ["embed", "detect", "fill", "corrupt", "score"],
         "labels": [],
         "max_length": 32,
         "limits": {"max_texts": 16, "max_characters": 5_000, "max_body": 100_000},

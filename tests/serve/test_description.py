@@ -34,7 +34,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 MODELS = {
-    "a run": (None, ["detect", "fill", "corrupt", "embed"]),
+    "a run": (None, ["detect", "fill", "corrupt", "score", "embed"]),
     "classes": (Classification(("bad", "good")), ["classify"]),
     "labels": (MultiLabel(("red", "blue")), ["classify"]),
     "values": (Regression(low=1.0, high=5.0), ["classify"]),
@@ -88,7 +88,7 @@ def test_made_up_requests_get_documented_answers(describe, model):
 
 
 def test_every_ability_is_described():
-    assert set(ENDPOINTS) == {"detect", "fill", "corrupt", "embed"}
+    assert set(ENDPOINTS) == {"detect", "fill", "corrupt", "score", "embed"}
     assert set(task_abilities()) == {"similarity", "classify", "tag", "answer", "choose"}
     for ability in task_abilities():
         schema = endpoint_of(ability).request.model_json_schema()
@@ -115,7 +115,7 @@ def test_paths_are_those_that_the_model_has(describe):
         paths = description_of(url)["paths"]
     assert set(paths) == {
         *("/health/live", "/health/ready", "/model"),
-        *("/embed", "/detect", "/fill", "/corrupt"),
+        *("/embed", "/detect", "/fill", "/corrupt", "/score"),
     }
     detect = paths["/detect"]["post"]
     assert detect["operationId"] == "detect"

@@ -1,4 +1,4 @@
-"""A model and minimal pairs -> how often it prefers the acceptable text, by phenomenon; no training is needed.
+"""A model and minimal pairs -> how often it prefers the acceptable text, by phenomenon, without any training.
 
     found = score_minimal_pairs(electra.load("RUN"), "FOLDER", by="detection", limit=200)
     found.accuracy, found.phenomena["irregular-verb"].accuracy
@@ -103,11 +103,11 @@ def score_minimal_pairs(
     *,
     by: By = "auto",
     limit: int | None = None,
-    on_phenomenon: Callable[[str, Phenomenon], object] = lambda _name, _found: None,
+    on_phenomenon: Callable[[str, float], object] = lambda _name, _done: None,
 ) -> MinimalPairScores:
     """Score the pairs of a file or folder; `limit`: pairs of each phenomenon, always the same ones.
 
-    `on_phenomenon` is called as soon as one is finished.
+    `on_phenomenon` is called before each one, with its name and the share of them that is done.
     """
     # Before the files are read: the model may not have the networks.
     model.need_scorer()
@@ -115,14 +115,12 @@ def score_minimal_pairs(
     phenomena = load_minimal_pairs(data, limit=limit)
     digest = hashlib.sha256()
     for name, pairs in phenomena.items():
-        check_gaps(
-            [f"{pair.good} {pair.bad}" for pair in pairs], where=lambda number, of=pairs: of[number].where
-        )
+        check_gaps([f"{pair.good} {pair.bad}" for pair in pairs], [pair.where for pair in pairs])
         digest.update(repr([name, [pair[:2] for pair in pairs]]).encode())
-    found = {}
+    found: dict[str, Phenomenon] = {}
     for name, pairs in phenomena.items():
+        on_phenomenon(name, len(found) / len(phenomena))
         found[name] = score_phenomenon(model, pairs, by=by)
-        on_phenomenon(name, found[name])
     return MinimalPairScores(phenomena=found, methods=methods, data_sha256=digest.hexdigest(), limit=limit)
 
 

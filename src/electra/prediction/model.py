@@ -1,7 +1,7 @@
 """A loaded model: lists of texts -> plain data in the same order, with the characters of each text.
 
     model = electra.load("RUN")
-    model.abilities                                    # such as ("embed", "detect", "fill", "corrupt", "score")
+    model.abilities                            # such as ("embed", "detect", "fill", "corrupt", "score")
     model.detect(["The chef ate the meal."])[0]["tokens"][2]
 
 Texts are batched by length. One that is longer than the encoder reads at once goes through in windows that
@@ -132,9 +132,9 @@ class Model:
         """How acceptable each text looks: of two texts, the one with the higher sum looks better.
 
         By detection, a token scores log(1 - p(replaced)), in one pass; by pseudo_likelihood log p(token | all
-        others), where each token is masked in turn. `both` computes both, auto what the model has the networks
-        for. The mean is that of a token; both are None for a text without tokens. `tokens` may show the scores
-        of all tokens as well.
+        others), where each token is masked in turn. `both` computes both, auto what the model has networks
+        for. The mean is the sum per token; a text without tokens has neither. `tokens` may show the scores of
+        all tokens as well.
         """
         self.need_scorer()
         texts = check_texts(texts)

@@ -106,11 +106,15 @@ def total(score_T: NDArray[np.float32]) -> float:
     return float(score_T.sum(dtype=np.float64)) if len(score_T) else float("nan")
 
 
-def check_gaps(texts: Sequence[str], *, where: Callable[[int], str] = "texts[{}]".format) -> None:
-    """Refuse a gap: it has no score, and neither network has learned what a text with gaps is worth."""
+def check_gaps(texts: Sequence[str], places: Sequence[str] | None = None) -> None:
+    """Refuse a gap: it has no score, and neither network has learned what a text with gaps is worth.
+
+    `places`: where each text comes from; by default it is one of `texts`.
+    """
     for number, text in enumerate(texts):
         if MASK in text:
-            raise InputError(f"{where(number)} holds {MASK}, a gap that has no score: fill it first")
+            where = f"texts[{number}]" if places is None else places[number]
+            raise InputError(f"{where} holds {MASK}, a gap that has no score: fill it first")
 
 
 def describe_scores(

@@ -32,6 +32,7 @@ from electra.report.health import (
     overall,
     severity,
 )
+from electra.report.minimal_pairs import pair_facts, pair_table
 from electra.report.runs import BY_KEY, Metric, RunRecord, metrics_of, number
 
 _WITHOUT_MATPLOTLIB = (
@@ -106,7 +107,7 @@ def run_facts(run: RunRecord) -> dict[str, str]:
     }
     for key, title in _FACTS.items():
         state[title] = BY_KEY[key].format(now(run, key).value)
-    return {**state, "health": overall(run)}
+    return {**state, **pair_facts(run.minimal_pairs), "health": overall(run)}
 
 
 def _steps(run: RunRecord) -> str:
@@ -119,7 +120,9 @@ def _steps(run: RunRecord) -> str:
 def comparison(runs: Sequence[RunRecord]) -> dict[str, list[str]]:
     """The facts that at least one run has, side by side."""
     columns = [run_facts(run) for run in runs]
-    rows = {name: [column[name] for column in columns] for name in columns[0]}
+    # Some facts are of some runs only; health is the last of all.
+    names = dict.fromkeys(name for column in columns for name in column if name != "health")
+    rows = {name: [column.get(name, show.NOTHING) for column in columns] for name in (*names, "health")}
     return {name: cells for name, cells in rows.items() if set(cells) != {show.NOTHING}}
 
 
@@ -162,6 +165,7 @@ def page(runs: Sequence[RunRecord]) -> str:
         facts={name: cells[0] for name, cells in shown.items() if name != "health"},
         mood=_mood(runs[0]),
         health=_health(runs),
+        pairs=pair_table({run.name: run.minimal_pairs for run in runs}),
         verdicts=_VERDICTS,
         sources=_SOURCES,
         metrics=metrics,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from electra.errors import InputError
+from electra.report.minimal_pairs import PairAccuracies, read_pairs
 from electra.show import percent, short
 
 Record = dict[str, float]
@@ -64,6 +65,8 @@ class RunRecord:
     samples: list[Samples]
     notes: list[str]
     """What could not be read."""
+    minimal_pairs: PairAccuracies | None = None
+    """None if the run was not scored on any."""
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
@@ -93,6 +96,7 @@ def read_run(folder: Path, *, name: str) -> RunRecord:
         events=[_event(line) for line in lines if line.get("kind") == "event"],
         samples=[_samples(line) for line in _json_lines(folder / "samples.jsonl", notes)],
         notes=notes,
+        minimal_pairs=read_pairs(folder, notes),
     )
 
 

@@ -29,6 +29,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict, is_typeddict  # pydantic needs these before Python 3.12
 
+from electra.prediction.scoring import By, Method, TokenDetail
 from electra.serve.batching import Call
 from electra.serve.errors import ApiError
 from electra.serve.limits import Limits
@@ -41,6 +42,8 @@ MAX_CANDIDATES = 20_000
 """Candidates for all masks of a request together."""
 LARGEST_SEED = 2**53 - 1
 """JavaScript has no exact integers above this."""
+CHARACTERS_OF_TOKEN = 2
+"""At least so many make a token, of most texts."""
 UNKNOWN = "unknown_field"
 """The type of pydantic's error for a field that a body may not have."""
 MAX_NAME = 80
@@ -168,6 +171,28 @@ class EmbedRequest(AbilityRequest):
     )
 
 
+class ScoreRequest(AbilityRequest):
+    """Texts whose acceptability is judged."""
+
+    model_config = example(texts=["the chef cooked the meal"])
+    texts: Texts = Field(description=f"Texts of any length, without {MASK}.")
+    by: By = Field(
+        default="auto",
+        description="detection takes one pass, pseudo_likelihood one for each token; auto is what the model "
+        "has the networks for.",
+    )
+    tokens: TokenDetail = Field(default="hide", description="Whether to list the scores of all tokens.")
+
+    def cost(self, *, row_length: int) -> int:
+        """A text is read once and, unless only detection is wanted, once more for each of its tokens."""
+        once = super().cost(row_length=row_length)
+        if self.by == "detection":
+            return once
+        # A token is seldom shorter than two characters, and sees no more than a window of others.
+        window = CHARACTERS_OF_TOKEN * row_length
+        return once + sum(len(text) // CHARACTERS_OF_TOKEN * min(len(text), window) for text in self.texts)
+
+
 class TaskRequest(AbilityRequest):
     """A body for a fine-tuned model: texts or pairs, lists of words, or questions with their choices."""
 
@@ -271,6 +296,32 @@ class CorruptedText(TypedDict):
     tokens: list[RewrittenToken]
 
 
+@result
+class ScoreOfText(TypedDict):
+    """The logarithms of all tokens; null for a text without tokens."""
+
+    sum: Annotated[float | None, Field(description="Of two texts, the higher one looks better.")]
+    mean: Annotated[float | None, Field(description="The sum per token.")]
+
+
+@result
+class ScoredToken(TextSpan):
+    """A token and its logarithm, by method."""
+
+    scores: dict[Method, float]
+
+
+@result
+class ScoredText(TypedDict):
+    """How acceptable a text looks, by method."""
+
+    text: str
+    num_tokens: int
+    num_unknown: Annotated[int, Field(description="Tokens that the vocabulary does not have.")]
+    scores: dict[Method, ScoreOfText]
+    tokens: NotRequired[list[ScoredToken]]
+
+
 class RequestLimits(BaseModel):
     """How large a request may be."""
 
@@ -318,6 +369,7 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         "detect": Endpoint(DetectRequest, list[Detected]),
         "fill": Endpoint(FillRequest, list[Filled]),
         "corrupt": Endpoint(CorruptRequest, list[CorruptedText]),
+        "score": Endpoint(ScoreRequest, list[ScoredText]),
         "embed": Endpoint(EmbedRequest, list[list[float]]),
     }
 )

@@ -1,7 +1,7 @@
-"""Files of minimal pairs -> pairs of texts by phenomenon: one is acceptable, and one, hardly different, is not.
+"""Files of minimal pairs -> pairs by phenomenon: an acceptable text, and one hardly different that is not.
 
 .txt            as in Zorro: lines in pairs, the unacceptable text first; a file is one phenomenon
-.jsonl .csv ... as in BLiMP: columns sentence_good and sentence_bad; UID names the phenomenon, else the file does
+.jsonl .csv ... as in BLiMP: columns sentence_good and sentence_bad; UID names the phenomenon, or the file
 
 Files may be compressed and in any encoding.
 """
@@ -36,8 +36,8 @@ class MinimalPair(NamedTuple):
 def load_minimal_pairs(path: str | Path, *, limit: int | None = None) -> dict[str, list[MinimalPair]]:
     """The pairs of each phenomenon, in a file or in all files of a folder.
 
-    With a `limit`, as many pairs of each phenomenon are drawn, always the same: neighbours in a file are often
-    made from one pattern.
+    With a `limit`, as many pairs of each phenomenon are drawn, always the same ones, but not the first:
+    neighbours in a file are often made from one pattern.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}, expected 1 or more pairs of each phenomenon")
