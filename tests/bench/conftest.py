@@ -54,7 +54,7 @@ def growth_result() -> dict[str, Any]:
 
 @pytest.fixture
 def quality_result() -> dict[str, Any]:
-    """What recipes gave at two budgets, in made-up figures; the last one has not come to the second budget."""
+    """What recipes gave at two budgets, in made-up figures; the last one has not come to the second."""
     budgets = {"3m": 180.0, "10m": 600.0}
     columns = {
         "conll2000": "f1 on 2,012 examples of test",
@@ -76,7 +76,7 @@ def quality_result() -> dict[str, Any]:
                     found = {"conll2000": value, "sst2": value - 0.1, "pairs by pseudo_likelihood": 0.6}
                     found["pairs by detection"] = 0.55 + gain if row == "minutes" else None
                     cells.append({"row": row, "budget": budget, "seed": seed, "values": found})
-    run = {"row": "mlm", "budget": "3m", "tokens": 2_000_000, "tokens_per_second": 11_111, "precision": "bf16"}
+    speed = {"tokens": 2_000_000, "tokens_per_second": 11_111, "precision": "bf16"}
     result = {
         "title": "quality after equal times of pre-training",
         "machine": {"cpu": "a processor", "flags": ["avx2"], "cores": 2, "threads": 2},
@@ -86,7 +86,7 @@ def quality_result() -> dict[str, Any]:
         "recipes": {"mlm": "mlm model.size=tiny", "minutes": "minutes"},
         "columns": columns,
         "seeds": 3,
-        "runs": [run],
+        "runs": [{"row": "mlm", "budget": "3m", **speed}],
         "cells": cells,
     }
     return {**result, "summary": summary(result)}

@@ -8,7 +8,8 @@
                equal tokens are the same on every machine, and the seconds stand beside them.
 
 Every number is measured once and kept in a file, so that the command goes on where it was stopped; a
-pre-training that was killed goes on from its checkpoint.
+pre-training that was killed goes on from its checkpoint. The program is not among the settings: after a change
+of the code, give another folder.
 
     OUT/cells/*.json    one for each pre-training, fine-tuning or baseline; a hash of its settings is its name
     OUT/runs/*          the pre-trained runs, without their checkpoints
@@ -286,9 +287,13 @@ def read_columns(settings: QualityBenchConfig) -> list[Column]:
             "quality.tasks is empty: give at least one, such as --quality.tasks conll2000=DIR "
             "minimal_pairs=DIR code_words"
         )
-    if {demo.PASSAGES, demo.CODE_WORDS} & set(settings.tasks):
+    demos = {demo.PASSAGES, demo.CODE_WORDS} & set(settings.tasks)
+    read = {text: read_column(text, settings) for text in settings.tasks if text not in demos}
+    if demos:
+        # Last: reading all of Python's documentation takes half a minute.
         demo.write_tasks(Path(settings.out) / "tasks")
-    columns = [read_column(text, settings) for text in settings.tasks]
+        read |= {text: read_column(text, settings) for text in demos}
+    columns = [read[text] for text in settings.tasks]
     headings = [heading for column in columns for heading in column.scores]
     if len(set(headings)) < len(headings):
         raise InputError(f"quality.tasks names a task twice: {' '.join(settings.tasks)}")
