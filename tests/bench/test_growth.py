@@ -41,7 +41,7 @@ def test_all_points_are_measured_and_held_against_what_they_need(monkeypatch, tm
 
     monkeypatch.setattr(growth, "take", take)
     monkeypatch.setattr(growth, "measure_peak", lambda products: {"fp32": 1.0, "bf16": 1.0, "copy": 1.0})
-    monkeypatch.setattr(growth, "run", lambda words, *, name: Ran("", 2.5, None))
+    monkeypatch.setattr(growth, "run_command", lambda words, *, name: Ran("", 2.5, None))
     result = growth.measure_growth(TINY, tmp_path, lambda data: ["bench", str(data)])
     assert len(result["points"]) == len(asked) == 5
     assert result["start_up"] == {"tiny": 2.5}

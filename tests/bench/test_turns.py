@@ -45,7 +45,7 @@ def stage(monkeypatch):
         turn = Turn([float(len(calls))], memory=100 * len(calls) if name == "ours" else None)
         return Ran(f"a library's remark\n{json.dumps(turn._asdict())}\n", 1.0, None)
 
-    monkeypatch.setattr(turns, "run_command", run_command)
+    monkeypatch.setattr(turns, "run_command", run)
     peaks = iter([{"fp32": 1.0, "copy": 7.0}, {"fp32": 2.0, "copy": 6.0}])
     monkeypatch.setattr(turns, "measure_peak", lambda products: next(peaks))
     return calls

@@ -8,8 +8,8 @@
                equal tokens are the same on every machine, and the seconds stand beside them.
 
 Every number is measured once and kept in a file, so that the command goes on where it was stopped; a
-pre-training that was killed goes on from its checkpoint. The program is not among the settings: after a change
-of the code, give another folder.
+pre-training that was killed goes on from its checkpoint. The program is not among the settings: after a
+change of the code, give another folder.
 
     OUT/cells/*.json    one for each pre-training, fine-tuning or baseline; a hash of its settings is its name
     OUT/runs/*          the pre-trained runs, without their checkpoints
