@@ -2,6 +2,8 @@ from typing import Any
 
 import pytest
 
+from electra.bench.quality import summary
+
 PEAK = {"fp32": 100e9, "bf16": 8e9, "copy": 10e9}
 
 
@@ -48,3 +50,43 @@ def growth_result() -> dict[str, Any]:
         "points": points,
         "start_up": {"tiny": 3.04},
     }
+
+
+@pytest.fixture
+def quality_result() -> dict[str, Any]:
+    """What recipes gave at two budgets, in made-up figures; the last one has not come to the second."""
+    budgets = {"3m": 180.0, "10m": 600.0}
+    columns = {
+        "conll2000": "f1 on 2,012 examples of test",
+        "sst2": "accuracy on 872 examples of dev",
+        "pairs by detection": "accuracy on 400 pairs",
+        "pairs by pseudo_likelihood": "accuracy on 400 pairs",
+    }
+    rows = ["random weights", "linear model", "mlm", "minutes"]
+    cells = [
+        {"row": "random weights", "budget": None, "seed": 0, "values": {"conll2000": 0.72, "sst2": 0.75}},
+        {"row": "random weights", "budget": None, "seed": 1, "values": {"conll2000": 0.74, "sst2": 0.76}},
+        {"row": "linear model", "budget": None, "seed": 0, "values": {"conll2000": 0.87, "sst2": 0.774}},
+    ]
+    for row, gain in (("mlm", 0.0), ("minutes", 0.02)):
+        for place, budget in enumerate(budgets):
+            for seed in range(3):
+                if (row, budget) != ("minutes", "10m"):
+                    value = 0.8 + gain + 0.03 * place + 0.005 * seed
+                    found = {"conll2000": value, "sst2": value - 0.1, "pairs by pseudo_likelihood": 0.6}
+                    found["pairs by detection"] = 0.55 + gain if row == "minutes" else None
+                    cells.append({"row": row, "budget": budget, "seed": seed, "values": found})
+    speed = {"tokens": 2_000_000, "tokens_per_second": 11_111, "precision": "bf16"}
+    result = {
+        "title": "quality after equal times of pre-training",
+        "machine": {"cpu": "a processor", "flags": ["avx2"], "cores": 2, "threads": 2},
+        "unit": "seconds",
+        "budgets": budgets,
+        "rows": rows,
+        "recipes": {"mlm": "mlm model.size=tiny", "minutes": "minutes"},
+        "columns": columns,
+        "seeds": 3,
+        "runs": [{"row": "mlm", "budget": "3m", **speed}],
+        "cells": cells,
+    }
+    return {**result, "summary": summary(result)}

@@ -39,3 +39,19 @@ def test_memory_that_is_not_known_is_not_drawn(growth_result, tmp_path):
     written = re.findall(r"<!-- (.*?) -->", (tmp_path / "bench.svg").read_text(encoding="utf-8"))
     assert "needed" in written
     assert "held" not in written
+
+
+def test_quality_has_a_panel_for_each_column_and_a_line_for_each_row(quality_result, tmp_path):
+    path = tmp_path / "quality.svg"
+    draw_picture({"quality": quality_result}, path)
+    written = re.findall(r"<!-- (.*?) -->", path.read_text(encoding="utf-8"))
+    assert {*quality_result["columns"], *quality_result["rows"]} <= {*written}
+    assert written.count("minutes of pre-training") == len(quality_result["columns"])
+    # Once, in a legend for all panels.
+    assert written.count("random weights") == 1
+
+
+def test_quality_before_its_first_cell_is_drawn_empty(quality_result, tmp_path):
+    begun = {**quality_result, "cells": [], "runs": [], "summary": {}}
+    draw_picture({"quality": begun}, tmp_path / "quality.png")
+    assert (tmp_path / "quality.png").read_bytes().startswith(b"\x89PNG")

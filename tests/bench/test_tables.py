@@ -1,6 +1,6 @@
 import pytest
 
-from electra.bench.tables import contest_table, growth_tables, memory_ratio, point_on
+from electra.bench.tables import contest_table, growth_tables, memory_ratio, point_on, quality_tables
 
 
 def test_medians_ratios_and_shares_of_the_peak(contest_result):
@@ -53,3 +53,20 @@ def test_where_memory_is_not_known_there_is_no_ratio(growth_result):
     point = {**growth_result["points"][0], "memory": None, "libraries": None}
     assert memory_ratio(point) is None
     assert memory_ratio(growth_result["points"][0]) == pytest.approx(1.2)
+
+
+def test_quality_has_a_table_for_each_budget_with_the_spread_of_seeds(quality_result):
+    head, first, second = quality_tables(quality_result).split("\n\n")
+    assert "a processor (avx2), 2 cores, 2 threads, bf16" in head
+    columns, random, linear, mlm, minutes = first.splitlines()
+    assert columns.split()[:3] == ["3m", "conll2000", "sst2"]
+    assert "73.0 (72.0 - 74.0)" in random
+    assert linear.split()[2:4] == ["87.0", "77.4"]
+    assert "80.5 (80.0 - 81.0)" in mlm
+    assert mlm.split()[-2:] == ["2M", "11,111"]
+    # A masked language model does not detect.
+    assert mlm.count("–") == 1
+    assert "82.5 (82.0 - 83.0)" in minutes
+    # The rows without pre-training are the same at every budget; a row may not have come so far yet.
+    assert second.splitlines()[1].split() == random.split()
+    assert second.splitlines()[-1].split() == ["minutes", *"––––"]

@@ -10,7 +10,7 @@ OPENING = (
 
 def cleaned(body: str) -> list[str]:
     """The paragraphs that `body` adds to a docstring that is long enough by itself."""
-    first, *others = prose_of(f"{OPENING}\n\n{body}").split("\n")
+    first, *others = prose_of(f"{OPENING}\n\n{body}").text.split("\n")
     assert first == OPENING
     return others
 
@@ -24,8 +24,8 @@ def test_wrapped_lines_become_one_paragraph() -> None:
 
 def test_too_little_prose_is_none() -> None:
     assert len(OPENING) >= MIN_CHARACTERS
-    assert prose_of(OPENING) == OPENING
-    assert prose_of(OPENING[: MIN_CHARACTERS - 1]) == ""
+    assert prose_of(OPENING).text == OPENING
+    assert prose_of(OPENING[: MIN_CHARACTERS - 1]).text == ""
 
 
 def test_doctests_and_their_output_go() -> None:
@@ -172,7 +172,7 @@ def test_list_items_are_paragraphs_without_markers() -> None:
 
 
 def test_a_signature_at_the_top_goes() -> None:
-    assert prose_of(f"solve(a, b, *, check=True, shape=(1, 2)) -> Tensor\n{OPENING}") == OPENING
+    assert prose_of(f"solve(a, b, *, check=True, shape=(1, 2)) -> Tensor\n{OPENING}").text == OPENING
 
 
 def test_a_role_at_the_start_of_a_line_is_no_field() -> None:

@@ -5,8 +5,14 @@ from pathlib import Path
 import pytest
 
 from electra.cli import main
-from electra.demo.corpus import Passage
 from electra.run import demo
+
+WORDS = [
+    ("If bins is not sorted , it is sorted .", 1),
+    ("The mode is used .", 1),
+    ("The order of axis is kept .", 3),
+]
+SCORES = {"code_words": [0.5, 0.75, 0.625], "code_words_control": [0.25, 0.375, 0.3125]}
 
 
 @pytest.fixture
@@ -18,54 +24,75 @@ def commands(monkeypatch):
         called.append(command)
         if command[0] == "finetune":
             out = Path(command[command.index("--out") + 1])
-            out.mkdir()
-            accuracy = {"values": [0.5, 0.75, 0.625], "median": 0.625}
-            scores = {"main_score": "accuracy", "labels": ["a", "b"]}
-            scores["splits"] = {"dev": {"scores": {"accuracy": accuracy}}}
+            out.mkdir(exist_ok=True)
+            values = SCORES.get(out.name, [0.5, 0.5, 0.5])
+            scores = {"main_score": "f1", "main_split": "test"}
+            scores["splits"] = {"test": {"scores": {"f1": {"values": values}}}}
             (out / "scores.json").write_text(json.dumps(scores))
         return 1 if command[0] in broken else 0
 
-    def passages(*, workers):
-        assert workers >= 1
-        sizes = {"few": 99, "some": 100, "many": 400}
-        return [
-            Passage(package=name, origin="", text=f"{name} {number}")
-            for name, size in sizes.items()
-            for number in range(size)
-        ]
+    def write_tasks(folder):
+        (folder / "code_words").mkdir(parents=True, exist_ok=True)
+        for split in ("train", "test"):
+            lines = [
+                "\n".join(
+                    f"{word}\t{'B-CODE' if place == marked else 'O'}"
+                    for place, word in enumerate(sentence.split())
+                )
+                for sentence, marked in WORDS
+            ]
+            (folder / "code_words" / f"{split}.conll").write_text("\n\n".join(lines) + "\n")
+        rows = [{"package": name, "text": f"{name} {number}"} for name in ("a", "b") for number in range(20)]
+        (folder / "passages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     monkeypatch.setattr("electra.run.demo.electra", record)
-    monkeypatch.setattr("electra.run.demo.corpus.passages", passages)
+    monkeypatch.setattr("electra.run.demo.tasks.write_tasks", write_tasks)
     return called, broken
 
 
 def test_the_demo_is_the_commands_a_person_would_type(commands, capsys, tmp_path):
     assert main(["demo", "--out", str(tmp_path)]) == 0
     called, _ = commands
-    assert [command[0] for command in called] == ["prepare", "pretrain", "finetune", "finetune"]
-    assert called[1][1:3] == ["--config", "demo"]
+    assert [command[0] for command in called] == ["prepare", "pretrain", *["finetune"] * 4]
+    assert called[1][1:3] == ["--config", demo.RECIPE]
     shown = capsys.readouterr().out
-    assert shown.count("$ electra ") == 4
-    # Both scores are the same here, so nothing was gained and the demo says so.
-    assert re.findall(r"(\d+\.\d)%", shown) == ["62.5", "50.0", "75.0", "62.5"] * 2
-    assert "do not help" in shown
+    assert shown.count("$ electra ") == 6
     assert f"electra serve --model {tmp_path / 'run'}" in shown
 
 
-def test_both_classifiers_differ_in_nothing_but_their_start(commands, tmp_path):
+def test_each_task_has_three_lines_and_a_sentence_made_of_them(commands, capsys, tmp_path):
     main(["demo", "--out", str(tmp_path)])
-    first, second = (command for command in commands[0] if command[0] == "finetune")
+    shown = capsys.readouterr().out
+    tables = shown[shown.index("Which words") :].split("Which package")
+    # The linear model knows the sentences of the test, which are those of the training here.
+    assert re.findall(r"(\d+\.\d)%", tables[0]) == ["62.5", "50.0", "75.0", "31.2", "25.0", "37.5", "100.0"]
+    assert "31.2 points above random weights" in tables[0]
+    assert "37.5 points below the linear model" in tables[0]
+    assert re.findall(r"(\d+\.\d)%", tables[1])[:6] == ["50.0"] * 6
+
+
+def test_both_starts_differ_in_nothing_else(commands, tmp_path):
+    main(["demo", "--out", str(tmp_path)])
+    tuned = [command for command in commands[0] if command[0] == "finetune"]
     run = str(tmp_path / "run")
-    assert first[1:3] == ["--model", run]
-    assert second[1:5] == ["--model", "none", "--like", run]
-    assert first[3:-1] == second[5:-1]
+    for first, second in (tuned[:2], tuned[2:]):
+        assert first[1:3] == ["--model", run]
+        assert second[1:5] == ["--model", "none", "--like", run]
+        assert first[3:-1] == second[5:-1]
 
 
-def test_no_package_outweighs_the_others(commands, tmp_path):
-    path = tmp_path / "passages.jsonl"
-    demo.write_passages(path)
-    packages = [json.loads(line)["package"] for line in path.read_text().splitlines()]
-    assert {name: packages.count(name) for name in set(packages)} == {"some": 100, "many": 300}
+@pytest.mark.parametrize(
+    ("pretrained", "random", "linear", "expected"),
+    [
+        ([0.7, 0.72, 0.74], [0.5, 0.6, 0.65], 0.71, ("12.0 points above", "more than", "1.0 points above")),
+        ([0.6, 0.72, 0.74], [0.5, 0.6, 0.65], 0.80, ("12.0 points above", "within", "8.0 points below")),
+        ([0.4, 0.45, 0.48], [0.5, 0.6, 0.65], 0.45, ("15.0 points below", "more than", "level with")),
+    ],
+)
+def test_the_sentence_says_what_the_numbers_say(pretrained, random, linear, expected):
+    said = demo.verdict(pretrained, random, linear)
+    places = [said.index(words) for words in expected]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("failing", ["prepare", "pretrain", "finetune"])

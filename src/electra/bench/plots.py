@@ -1,5 +1,6 @@
-"""What was measured -> a picture: how many times faster ours is, and how its time and memory grow."""
+"""What was measured -> a picture: how much faster ours is, how time and memory grow, what minutes give."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,10 @@ from electra.bench.tables import point_on
 
 OURS, NEEDED, FAINT = "#0072b2", "#d55e00", "#9a9a9a"
 """Blue and vermilion of Okabe and Ito, who chose them for all kinds of eyes."""
-_BAR_INCHES, _GROWTH_INCHES, _WIDTH_INCHES = 0.3, 4.6, 10.0
+_BAR_INCHES, _GROWTH_INCHES, _QUALITY_INCHES, _WIDTH_INCHES = 0.3, 4.6, 3.0, 10.0
+_LINES = (OURS, NEEDED, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Of Okabe and Ito, too."""
+_MOST_PANELS = 3
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -41,10 +45,11 @@ class Bar(NamedTuple):
 def draw_picture(results: Mapping[str, Any], path: Path) -> None:
     """Write the picture; its suffix tells in which format."""
     bars = [bar for kind, result in results.items() if "seconds" in result for bar in ratios(kind, result)]
-    growth = results.get("growth")
+    growth, quality = results.get("growth"), results.get("quality")
     heights = [
         *([0.8 + _BAR_INCHES * len(bars)] if bars else []),
         *([_GROWTH_INCHES] if growth else []),
+        *([_QUALITY_INCHES * math.ceil(len(quality["columns"]) / _MOST_PANELS)] if quality else []),
     ]
     with rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH_INCHES, sum(heights)), layout="constrained")
@@ -52,9 +57,11 @@ def draw_picture(results: Mapping[str, Any], path: Path) -> None:
             figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).flat
         )
         if bars:
-            draw_bars(parts[0].subplots(), bars)
+            draw_bars(parts.pop(0).subplots(), bars)
         if growth:
-            draw_growth(parts[-1], growth)
+            draw_growth(parts.pop(0), growth)
+        if quality:
+            draw_quality(parts.pop(0), quality)
         # Without a date, so that the same figures give the same file.
         metadata = {"Date": None} if path.suffix == ".svg" else {}
         figure.savefig(path, dpi=160, metadata=metadata)
@@ -123,6 +130,70 @@ def draw_memory(axes: Axes, places: Sequence[int], points: Sequence[Mapping[str,
         axes.plot(places, held, color=OURS, marker="o", label="held")
     needed = [point["needed"]["total"] / 1e9 for point in points]
     axes.plot(places, needed, color=NEEDED, marker="s", linestyle="--", label="needed")
+
+
+def draw_quality(figure: SubFigure, result: Mapping[str, Any]) -> None:
+    """A panel for each column: the recipes' medians over the budget, with the lowest and the highest seed.
+
+    What needs no pre-training is a level line.
+    """
+    headings, across = list(result["columns"]), min(_MOST_PANELS, len(result["columns"]))
+    grid = figure.subplots(math.ceil(len(headings) / across), across, squeeze=False)
+    figure.suptitle(result["title"], x=0.01, ha="left", fontsize="medium")
+    for panel, heading in zip(grid.flat, headings, strict=False):
+        draw_column(panel, result, heading)
+    for panel in list(grid.flat)[len(headings) :]:
+        panel.set_axis_off()
+    handles = {
+        label: handle
+        for panel in grid.flat
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        handles.values(), handles, loc="outside lower center", ncols=4, frameon=False, fontsize="small"
+    )
+
+
+def draw_column(axes: Axes, result: Mapping[str, Any], heading: str) -> None:
+    """One score of every row."""
+    per_unit = 60 if result["unit"] == "seconds" else 1e6
+    budgets = {name: size / per_unit for name, size in result["budgets"].items()}
+    places = list(budgets.values())
+    styles = iter(zip(_LINES * len(result["rows"]), "osD^v<>" * len(result["rows"]), strict=False))
+    for row in result["rows"]:
+        known = [name for name in budgets if heading in result["summary"].get(name, {}).get(row, {})]
+        found = [result["summary"][name][row][heading] for name in known]
+        if row not in result["recipes"]:
+            style = "--" if row == result["rows"][0] else ":"
+            if found:
+                level = found[0]
+                axes.axhline(100 * level["median"], color=FAINT, linestyle=style, label=row)
+                axes.axhspan(100 * level["min"], 100 * level["max"], color=FAINT, alpha=0.2, linewidth=0)
+            continue
+        color, marker = next(styles)
+        if not found:
+            continue
+        medians = [100 * one["median"] for one in found]
+        below = [100 * (one["median"] - one["min"]) for one in found]
+        above = [100 * (one["max"] - one["median"]) for one in found]
+        axes.errorbar(
+            [budgets[name] for name in known],
+            medians,
+            yerr=(below, above),
+            color=color,
+            marker=marker,
+            capsize=3,
+            label=row,
+        )
+    axes.set_xscale("log")
+    axes.set_xticks(places, [f"{place:.3g}" for place in places])
+    axes.minorticks_off()
+    # The same in all panels, also where a row has not come so far.
+    axes.set_xlim(places[0] / 1.4, places[-1] * 1.4)
+    axes.set_title(heading, loc="left", fontsize="medium")
+    axes.set_xlabel("minutes of pre-training" if result["unit"] == "seconds" else "million tokens")
+    axes.set_ylabel("percent")
+    axes.grid(axis="y", color=FAINT, alpha=0.3)
 
 
 def tick(value: Any) -> str:

@@ -54,6 +54,47 @@ def growth_tables(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"  from `electra pretrain` to the end of its first step: {starts}"])
 
 
+def quality_tables(result: Mapping[str, Any]) -> str:
+    """A table for each budget: a line for each row, a column for each score, tokens and their speed."""
+    machine, precisions = result["machine"], sorted({run["precision"] for run in result["runs"]})
+    lines = [
+        result["title"],
+        ", ".join(
+            [
+                f"{machine['cpu']} ({' '.join(machine['flags']) or 'flags unknown'})",
+                f"{machine['cores']} cores",
+                f"{machine['threads']} threads",
+                *precisions,
+            ]
+        ),
+        f"medians in percent (lowest - highest) of {result['seeds']} pre-trainings",
+        *(f"  {heading}: {about}" for heading, about in result["columns"].items()),
+    ]
+    for budget, by_row in result["summary"].items():
+        rows: list[tuple[str, ...]] = [(budget, *result["columns"], "tokens", "tokens/s")]
+        for row, by_column in by_row.items():
+            cells = [quality_cell(by_column.get(heading)) for heading in result["columns"]]
+            runs = [run for run in result["runs"] if (run["row"], run["budget"]) == (row, budget)]
+            rows.append(
+                (
+                    row,
+                    *cells,
+                    show.short(statistics.median(run["tokens"] for run in runs)) if runs else "",
+                    rate(statistics.median(run["tokens_per_second"] for run in runs)) if runs else "",
+                )
+            )
+        lines += ["", show.table(rows, numbers=True, gap=3)]
+    return "\n".join(lines)
+
+
+def quality_cell(found: Mapping[str, Any] | None) -> str:
+    """The median, and how far the seeds lie apart."""
+    if found is None:
+        return show.NOTHING
+    median, low, high = (f"{100 * found[key]:.1f}" for key in ("median", "min", "max"))
+    return f"{median} ({low} - {high})" if len(found["values"]) > 1 else median
+
+
 def point_on(result: Mapping[str, Any], axis: str, value: Any) -> Mapping[str, Any]:
     """The measured point with this value of an axis, and the base's values otherwise."""
     wanted = {**result["base"], axis: value}

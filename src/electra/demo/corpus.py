@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from electra.demo.documentation import MIN_CHARACTERS, prose_of
+from electra.demo.documentation import MIN_CHARACTERS, prose_of, unmarked
 from electra.errors import InputError
 
 RULES_VERSION = 1  # Raised whenever a change of the rules changes the passages.
@@ -52,6 +52,8 @@ class Passage:
     origin: str
     """Its place, such as "numpy.linalg:solve"."""
     text: str
+    marked: tuple[str, ...] = ()
+    """Those of its paragraphs in which code is marked, with their marks (see `documentation`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,11 +141,14 @@ def _distinct(found: Iterable[Passage]) -> Iterator[Passage]:
     for passage in found:
         beginning = _key(passage.text[:MIN_CHARACTERS])
         lines = {_key(line): line for line in passage.text.split("\n")}
-        fresh = "\n".join(line for key, line in lines.items() if key not in seen)
+        new = [line for key, line in lines.items() if key not in seen]
+        fresh = "\n".join(new)
         if beginning in seen or len(fresh) < MIN_CHARACTERS:
             continue
         seen.update(lines, [beginning])
-        yield replace(passage, text=fresh)
+        yield replace(
+            passage, text=fresh, marked=tuple(line for line in passage.marked if unmarked(line) in new)
+        )
 
 
 def _key(text: str) -> str:
@@ -171,7 +176,11 @@ def _read(task: tuple[str, Path, str]) -> list[Passage]:
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     cleaned = ((place, prose_of(raw)) for place, raw in pieces if len(raw) >= MIN_CHARACTERS)
-    return [Passage(package=package, origin=origin, text=text) for origin, text in cleaned if text]
+    return [
+        Passage(package=package, origin=origin, text=prose.text, marked=prose.marked)
+        for origin, prose in cleaned
+        if prose.text
+    ]
 
 
 def _pieces(path: PurePosixPath, content: bytes) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,7 @@
 """Raw documentation (docstring, topic, README, comment) -> its English prose, one paragraph per line.
 
+Beside it, where the authors marked code in it: the marks are no part of the prose.
+
 reStructuredText, numpydoc, Google style and Markdown are read in one tolerant pass, because docstrings mix
 them. Blocks that are not prose are dropped: doctests, code, tables, signatures, headings, references.
 Parameter lists stay as lines of the form "name: description", without types. Inline markup is removed, and a
@@ -10,8 +12,11 @@ have the function words of English.
 import inspect
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 MIN_CHARACTERS = 200  # A shorter passage says too little to be a document.
+OPEN, CLOSE = "\ue000", "\ue001"
+"""Stand around a piece of code in a marked paragraph; no text uses these characters."""
 
 _FENCE = re.compile(r"\s*(```|~~~)")
 _PROMPT = re.compile(r"\s*(>>>|\.\.\. |In \[\d+\]:|\$ )")
@@ -41,12 +46,32 @@ _REMARK = re.compile(r"([A-Z]{2,}(\(\w*\))?|Note|Warning|Example|Default): ")
 _TERM = re.compile(r"[`*\w\"'][^.!?]{0,59}(?<![:,])$")
 
 
-def prose_of(raw: str) -> str:
-    """The paragraphs of English in a piece of documentation, one per line; empty if there is too little."""
+class Prose(NamedTuple):
+    """What is left of a piece of documentation."""
+
+    text: str
+    """Its paragraphs, one per line; empty if there is too little."""
+    marked: tuple[str, ...] = ()
+    """Those of the paragraphs in which code is marked, with `OPEN` and `CLOSE` around each piece of it."""
+
+
+def prose_of(raw: str) -> Prose:
+    """The paragraphs of English in a piece of documentation, and those in which it marks code."""
     lines = list(_without_blocks(inspect.cleandoc(raw).splitlines()))
-    paragraphs = (plain_text(paragraph) for paragraph in _paragraphs(lines) if paragraph)
-    text = "\n".join(paragraph for paragraph in paragraphs if is_prose(paragraph))
-    return text if len(text) >= MIN_CHARACTERS and is_english(text) else ""
+    paragraphs = [(plain_text(paragraph), paragraph) for paragraph in _paragraphs(lines) if paragraph]
+    kept = [(plain, paragraph) for plain, paragraph in paragraphs if is_prose(plain)]
+    text = "\n".join(plain for plain, _ in kept)
+    if len(text) < MIN_CHARACTERS or not is_english(text):
+        return Prose("")
+    marked = (marked_text(paragraph) for _, paragraph in kept if "`" in paragraph)
+    plain_lines = {plain for plain, _ in kept}
+    # A mark may change what other markup means. Where it did, the paragraph is left out.
+    return Prose(text, tuple(line for line in marked if OPEN in line and unmarked(line) in plain_lines))
+
+
+def unmarked(text: str) -> str:
+    """A marked paragraph without its marks."""
+    return text.replace(OPEN, "").replace(CLOSE, "")
 
 
 def _indent(line: str) -> int:
@@ -188,15 +213,18 @@ _MATH_NAMES = _MATH_SYMBOLS | _MATH_SPACES | {word: word for word in _MATH_WORDS
 
 _MARKUP = re.compile(r"[`*\[<|\\$]|\(https?:|  | [.,;:)]")
 _CITED = "".join(rf"(?<!\b{word} )" for word in _WORD.findall("and by from in of on or per see See to with"))
+_ROLE = re.compile(r":[\w:+-]+:`[~!]?([^`<]+?)(?:\s*<[^`>]*>)?`")
+_LITERAL = re.compile(r"``([^`]+)``")
+_QUOTED = re.compile(r"`([^`]+)`_{0,2}")
 _INLINE = [
     (re.compile(r"`(\w[\w. ()-]{0,40})'"), r"'\1'"),
     (re.compile(r"!\[[^\]]*\]\([^)]*\)|\[!\[.*?\)\]\([^)]*\)"), ""),  # images and badges
     (re.compile(r"\[([^\[\]]+)\]\([^)\s]*\)"), r"\1"),
     (re.compile(r"<!--.*?-->|</?[a-z][a-z0-9]*(\s[^<>]*)?/?>"), ""),
-    (re.compile(r":[\w:+-]+:`[~!]?([^`<]+?)(?:\s*<[^`>]*>)?`"), r"\1"),
+    (_ROLE, r"\1"),
     (re.compile(r"`([^`<]+?)\s*<[^`>]*>`__?"), r"\1"),
-    (re.compile(r"``([^`]+)``"), r"\1"),
-    (re.compile(r"`([^`]+)`_{0,2}"), r"\1"),
+    (_LITERAL, r"\1"),
+    (_QUOTED, r"\1"),
     # Citations, but "as shown in [1]_" is no sentence without its object.
     (re.compile(_CITED + r"(?:\[[\w.#*-]+\]_|\[\d+(?:, ?\d+)*\](?=[ .,;:)]|$))"), ""),
     (re.compile(r" *\((?:see )?https?:[^)\s]*\)|\\\s"), ""),
@@ -207,6 +235,11 @@ _INLINE = [
     (re.compile(r"\s+"), " "),
     (re.compile(r" +([.,;:)](?:\s|$))"), r"\1"),
 ]
+_CODE_PATTERNS = (_ROLE, _LITERAL, _QUOTED)
+_NO_CODE = re.compile(
+    r":(\w+:)?(ref|doc|term|numref|eq|cite\w*|footcite\w*|pep|rfc|emphasis|strong|su[bp]):|.*_$"
+)
+"""Roles and links that stand for sections, terms and papers."""
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!e\.g\.)(?<!i\.e\.)(?<!cf\.)(?<!vs\.)\s+(?=[A-Z\"'(])"
 )
@@ -229,12 +262,35 @@ _CODE = re.compile(
 
 def plain_text(paragraph: str) -> str:
     """Strip inline markup, and drop the sentences that are not readable without their formula or link."""
-    if _MARKUP.search(paragraph):
-        paragraph = _MATH.sub(_written_out, paragraph)
-        for pattern, replacement in _INLINE:
-            paragraph = pattern.sub(replacement, paragraph)
+    return _readable(_without_markup(paragraph) if _MARKUP.search(paragraph) else paragraph)
+
+
+def marked_text(paragraph: str) -> str:
+    """The same with `OPEN` and `CLOSE` around everything that was marked as code."""
+    return _readable(_without_markup(paragraph, keeps_code=True))
+
+
+def sentences_of(paragraph: str) -> list[str]:
+    """Cut a paragraph, marked or not, into sentences."""
+    return _SENTENCE_END.split(paragraph)
+
+
+def _without_markup(paragraph: str, *, keeps_code: bool = False) -> str:
+    paragraph = _MATH.sub(_written_out, paragraph)
+    for pattern, replacement in _INLINE:
+        kept = keeps_code and pattern in _CODE_PATTERNS
+        paragraph = pattern.sub(_marked if kept else replacement, paragraph)
+    return paragraph
+
+
+def _marked(found: re.Match[str]) -> str:
+    code: str = found[1]
+    return code if _NO_CODE.match(found[0]) else f"{OPEN}{code}{CLOSE}"
+
+
+def _readable(paragraph: str) -> str:
     if _UNREADABLE.search(paragraph):
-        sentences = _SENTENCE_END.split(paragraph)
+        sentences = sentences_of(paragraph)
         paragraph = " ".join(sentence for sentence in sentences if not _UNREADABLE.search(sentence))
     return paragraph.strip()
 
