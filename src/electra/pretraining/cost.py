@@ -1,6 +1,6 @@
-"""Sizes and an objective -> FLOPs of a token in training, and parameters, before anything runs.
+"""A pre-training config, a batch and a machine -> parameters, FLOPs, memory, disk, time and cost of the run.
 
-A pre-training config, a batch and a machine -> parameters, FLOPs, memory, disk, time, cost of the run.
+Nothing is trained for it: modules are built on `meta`, where they have shapes and no numbers.
 """
 
 import dataclasses

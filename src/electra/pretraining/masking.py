@@ -1,25 +1,18 @@
-"""A batch of rows, and a vocabulary -> the tensors that objectives work on.
-
-Shapes: B rows, L tokens with padding, N tokens without, V vocabulary.
-
-Rows of token ids -> rows with some tokens masked, and which tokens those were.
-
-Shapes: B rows, L tokens, V vocabulary, K noise streams; of all rows together, P chosen positions, U of them
-different, M that could be chosen.
+"""Batches of rows -> tensors, with some tokens masked, and all that is random in a step.
 
 Masking is a pure function of rows and noise. Noise is drawn for the *global* batch at the fixed
-`seq_length`, and a process takes its own rows of it, so that a row is masked in the same way however many
-processes share the batch and however far its batch is padded:
+`seq_length`, and a process takes its own rows of it, so that a row is masked and corrupted in the same way
+however many processes and micro-batches share the batch and however far it is padded:
 
     noise_BLK = masker.draw_noise(batch_size, generator=torch_generator(seed, "mask", step))
     masked = masker(input_ids_BL, lengths_B, noise_BLK[first:last])
 
-(seed, step, rows) -> all that is random in one step of pre-training.
+`StepRandom` does this for (seed, step, rows). Dropout is drawn for a micro-batch as a whole and belongs to
+its first row: the same micro-batches give the same masks, whichever process works on them. Nothing is carried
+from step to step, so a resumed run repeats a step exactly.
 
-Masking and sampling take uniform numbers that belong to a row of the *global* batch, so a row is masked and
-corrupted in the same way however many processes and micro-batches share it. Dropout is drawn for a
-micro-batch as a whole and belongs to its first row: the same micro-batches give the same masks, whichever
-process works on them. Nothing is carried from step to step, so a resumed run repeats a step exactly.
+B rows, L tokens with padding, N tokens without, V vocabulary, K noise streams; of all rows together, P chosen
+positions, U of them different, M that could be chosen.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,22 +1,16 @@
-"""Counts of tokens -> last biases of the heads that know from the start what needs no context.
+"""Sizes and a named way of sharing -> a generator and a discriminator, and the first biases of their heads.
 
-Adam moves a bias by about the learning rate in a step, and frequencies lie up to ten apart in logarithms.
-Where biases begin at zero, the hidden states carry for a long time what is the same at every position. What
-that changes in a short run, and what not, is in docs/log.md.
+Generators, from the cheapest: proposals without a network (`FixedGenerator`, `HostGenerator`), a small
+encoder, and the two towers of Electric. A tower reads from the left or from the right; position t gets the
+left one's state at t - 1 and the right one's at t + 1, so that a single pass gives the distribution of every
+token given all the others.
 
-V tokens of the vocabulary.
+Biases that start at frequencies (`start_at_frequencies`) know from the start what needs no context. Adam
+moves a bias by about the learning rate in a step, and frequencies lie up to ten apart in logarithms: where
+biases begin at zero, the hidden states carry for a long time what is the same at every position.
 
-Token ids -> for each position, hidden states that have seen all tokens but the one standing there.
-
-Electric's generator: two transformers, one reading from the left and one from the right. Position t gets the
-left one's state at t - 1 and the right one's at t + 1, so a single pass gives the distribution of every token
-given all the others.
-
-B rows, L positions, D numbers in a hidden state of one tower.
-
-Sizes and a named way of sharing -> a generator and a discriminator.
-
-V tokens, C positions of a chunk.
+B rows, L positions, C positions of a chunk, V tokens of the vocabulary, D numbers in a hidden state of one
+tower.
 """
 
 import dataclasses

@@ -1,16 +1,12 @@
-"""Tasks and a tokenizer -> the rows of every split that is trained on or scored, and their hash.
-
-A task -> what a person should know of it before hours are spent on it.
-
-What several models say of the same examples -> what they say together: the mean of their probabilities.
-
-A model, tasks and settings -> what several fine-tunings have in common, and where each keeps what it has.
+"""A model, tasks and settings -> what several fine-tunings have in common, and where each keeps what it has.
 
     OUT/seed-0/             metrics, checkpoints while it is trained, and of a finished one:
     OUT/seed-0/model/TASK   the model
     OUT/seed-0/scores.json  what it gave; written last
 
-How a seed is trained is not known here: that is told by a function, from the command.
+In common are the tokenized rows of all splits with their hash, what a person should know of a task before
+hours are spent on it, and the ensemble: the mean of all models' probabilities. How a seed is trained is not
+known here: `tasks/finetuning.py` passes a function for that.
 """
 
 import dataclasses

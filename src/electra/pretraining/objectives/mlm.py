@@ -1,17 +1,14 @@
-"""Masked rows -> the loss of naming the masked tokens: BERT's masked language modelling.
+"""Masked rows -> the loss of naming tokens: masked language modelling, and two ablations of the paper on its way.
 
-The encoder is as large as the discriminator of other objectives, and is the generator by name: its head and
-its place in other formats are the generator's.
+`MaskedLanguageModelling` is BERT's. Its encoder is as large as the discriminator of other objectives, and is
+the generator by name: its head and its place in other formats are the generator's.
 
-Masked rows -> the generator's loss, and the loss of naming what it replaced: the paper's Replace MLM.
+`ReplaceMlm` shows the encoder the generator's samples where it would see [MASK], which fine-tuning never
+shows, and has it name the tokens that stood there.
 
-As masked language modelling, but where the encoder would see [MASK], which fine-tuning never shows, it sees
-the generator's samples.
-
-Masked rows -> the generator's loss, and the loss of naming every token of the corrupted rows.
-
-The paper's All-Tokens MLM. A copy gate D says how probably the input token is the original one, else the
-token comes from a softmax over the vocabulary: p(x) = D · [x = input] + (1 - D) · softmax(x).
+`AllTokensMlm` has it name every token of the corrupted rows. A copy gate D says how probably the input token
+is the original one, else the token comes from a softmax over the vocabulary:
+p(x) = D · [x = input] + (1 - D) · softmax(x).
 
 N positions that are not padding.
 """
