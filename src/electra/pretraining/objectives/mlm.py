@@ -1,4 +1,4 @@
-"""Masked rows -> the loss of naming tokens: masked language modelling, and two ablations of the paper on its way.
+"""Masked rows -> the loss of naming tokens: masked language modelling, and two of the paper's ablations.
 
 `MaskedLanguageModelling` is BERT's. Its encoder is as large as the discriminator of other objectives, and is
 the generator by name: its head and its place in other formats are the generator's.

@@ -24,7 +24,7 @@ from electra.model.heads import DETECTION_HEADS, GeneratorHead
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import UNTRAINED, PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, StepRandom, TokenFacts, pick
-from electra.pretraining.metrics import Sums, detection_sums, mean
+from electra.pretraining.metrics import Sums, detection_sums, mean, mean_where
 from electra.pretraining.networks import host_generator
 from electra.pretraining.objectives.electra import detection_losses, predict_tokens, suspicion
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
@@ -101,6 +101,7 @@ class SinglePass(Objective):
         losses_N = detection_losses(logits_N, replaced_N)
         loss = self.config.generator_weight * share(losses_P, totals.masked)
         loss = loss + self.discriminator_weight * share(losses_N, totals.judged)
+        is_mask_P = pick(masked.masked_ids_BL, masked.positions_P) == self.masker.mask_id
         recovery: Sums = {}
         if self.config.correction == "proposed":
             losses_R, correct_R = self.name_tokens(hidden_BLD, masked.proposed_R, original_R)
@@ -111,6 +112,8 @@ class SinglePass(Objective):
             sums={
                 "mlm_loss": mean(losses_P),
                 "mlm_accuracy": mean(correct_P),
+                "masked_loss": mean_where(losses_P, is_mask_P),
+                "masked_accuracy": mean_where(correct_P, is_mask_P),
                 "sampled_accuracy": mean(masked.proposals_R == original_R),
                 **detection_sums(losses_N, logits_N, replaced_N),
                 "replaced_fraction": mean(replaced_N),
