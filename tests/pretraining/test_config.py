@@ -7,11 +7,11 @@ from electra.pretraining.config import AdversarialConfig, GeneratorConfig, Pretr
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GeneratorConfig(width=0.0), r"generator\.width is 0\.0"),
-        (lambda: GeneratorConfig(temperature=float("inf")), r"generator\.temperature is inf"),
-        (lambda: TwoStageConfig(first_stage_steps=0), r"two_stage\.first_stage_steps is 0"),
-        (lambda: AdversarialConfig(baseline_decay=1.0), r"adversarial\.baseline_decay is 1\.0"),
-        (lambda: PretrainConfig(discriminator_weight=-1.0), r"discriminator_weight is -1\.0"),
+        (lambda: GeneratorConfig(width=0.0), r"generator\.width.*0\.0"),
+        (lambda: GeneratorConfig(temperature=float("inf")), r"generator\.temperature.*inf"),
+        (lambda: TwoStageConfig(first_stage_steps=0), r"two_stage\.first_stage_steps.*\b0\b"),
+        (lambda: AdversarialConfig(baseline_decay=1.0), r"adversarial\.baseline_decay.*1\.0"),
+        (lambda: PretrainConfig(discriminator_weight=-1.0), r"discriminator_weight.*-1\.0"),
     ],
 )
 def test_a_bad_value_is_named(make, message):
@@ -22,16 +22,16 @@ def test_a_bad_value_is_named(make, message):
 @pytest.mark.parametrize(
     ("name", "generator", "message"),
     [
-        ("two_stage", GeneratorConfig(), "sharing is embeddings.*set it to none"),
-        ("two_stage", GeneratorConfig(sharing="none"), r"width 0\.25.*set both to 1"),
-        ("two_stage", GeneratorConfig(kind="uniform"), "kind is uniform.*set it to mlm"),
-        ("adversarial", GeneratorConfig(kind="uniform"), "kind is uniform.*set it to mlm"),
-        ("adversarial", GeneratorConfig(sampling_dropout="off"), "sampling_dropout is off.*set it to on"),
-        ("electric", GeneratorConfig(), "kind is mlm.*set it to two_tower"),
+        ("two_stage", GeneratorConfig(), r"generator\.sharing.*embeddings.*none"),
+        ("two_stage", GeneratorConfig(sharing="none"), r"width.*0\.25.*\b1\b"),
+        ("two_stage", GeneratorConfig(kind="uniform"), r"generator\.kind.*uniform.*mlm"),
+        ("adversarial", GeneratorConfig(kind="uniform"), r"generator\.kind.*uniform.*mlm"),
+        ("adversarial", GeneratorConfig(sampling_dropout="off"), r"generator\.sampling_dropout.*off.*\bon\b"),
+        ("electric", GeneratorConfig(), r"generator\.kind.*mlm.*two_tower"),
         (
             "electric",
             GeneratorConfig(kind="two_tower", temperature=2.0),
-            r"temperature is 2\.0.*set it to 1\.0",
+            r"generator\.temperature.*2\.0.*1\.0",
         ),
     ],
 )
