@@ -25,7 +25,7 @@ def test_several_tasks_stand_between_commas():
         ("sst", "'sst2'"),
         ("", "--task"),
         ("glue,cola", "glue"),
-        ("rte,rte", "rte"),
+        ("rte,rte", "'rte,rte'"),
     ],
 )
 def test_what_is_no_task_is_refused(task, message):
