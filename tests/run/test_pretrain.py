@@ -312,7 +312,7 @@ def test_two_runs_in_one_folder_are_refused(runs, tmp_path, capsys, monkeypatch)
 
     monkeypatch.setattr(PretrainProblem, "begin", begin_twice)
     runs.pretrain(tmp_path / "run", train__steps=3)
-    assert "process" in capsys.readouterr().err
+    assert re.search("run.* process.*--out", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
