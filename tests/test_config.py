@@ -83,27 +83,26 @@ def test_help_shows_the_docstring_of_a_field(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--fracton", "1"], "unknown key 'fracton'; did you mean 'fraction'?"),
-        (["--inner.layer=3"], "unknown key 'inner.layer'; did you mean 'inner.layers'?"),
-        (["--fraction", "much"], "fraction: expected float, got much"),
-        (["--inner.size", "huge"], "inner.size: expected one of ['tiny', 'small'], got huge"),
-        (["--fraction", "3"], "fraction is 3.0, expected at most 1"),
-        (["stray"], "unexpected value stray"),
+        (["--fracton", "1"], "'fracton'.*'fraction'"),
+        (["--inner.layer=3"], r"'inner\.layer'.*'inner\.layers'"),
+        (["--fraction", "much"], "fraction.*float.*much"),
+        (["--inner.size", "huge"], r"inner\.size.*\['tiny', 'small'\].*huge"),
+        (["--fraction", "3"], r"fraction.*3\.0.*\b1\b"),
+        (["stray"], "stray"),
         (["--config", "no-such-file.yaml"], "no-such-file.yaml"),
     ],
 )
 def test_a_mistake_names_the_key(arguments, message):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message) as error:
         read(*arguments)
-    assert message in str(error.value)
     assert "electra test --help" in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fracton: 1\n", "unknown key 'fracton'; did you mean 'fraction'?"),
-        ("inner:\n  layer: 3\n", "unknown key 'inner.layer'; did you mean 'inner.layers'?"),
+        ("fracton: 1\n", "'fracton'.*'fraction'"),
+        ("inner:\n  layer: 3\n", r"'inner\.layer'.*'inner\.layers'"),
         ("inner:\n  layers: three\n", "three"),
         ("fraction: [\n", "run.yaml"),
     ],
@@ -111,9 +110,8 @@ def test_a_mistake_names_the_key(arguments, message):
 def test_a_mistake_in_a_file_names_the_key(tmp_path, text, message):
     path = tmp_path / "run.yaml"
     path.write_text(text)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message) as error:
         read("--config", str(path))
-    assert message in str(error.value)
     assert str(error.value).startswith(str(path))
 
 
@@ -159,10 +157,10 @@ def test_python_values_are_taken_as_a_file_would_have_them(values, expected):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"iner": {}, "fracton": 1}, "'fracton'; did you mean 'fraction'"),
-        ({"inner": {"layer": 3}}, "'inner.layer'; did you mean 'inner.layers'"),
-        ({"inner": 3}, "inner is 3"),
-        ({"fraction": "much"}, "fraction: expected float, got much"),
+        ({"iner": {}, "fracton": 1}, "'fracton'.*'fraction'"),
+        ({"inner": {"layer": 3}}, r"'inner\.layer'.*'inner\.layers'"),
+        ({"inner": 3}, r"inner\b.*\b3\b"),
+        ({"fraction": "much"}, "fraction.*float.*much"),
     ],
 )
 def test_a_mistake_in_python_values_names_the_key(values, message):

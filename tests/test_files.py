@@ -1,3 +1,4 @@
+import re
 import stat
 
 import pytest
@@ -33,7 +34,9 @@ def test_every_flipped_bit_is_found_and_named(sealed, name):
         broken = bytearray(whole)
         broken[position] ^= 4
         path.write_bytes(broken)
-        assert problems(sealed) == [f"{path}: contents changed (SHA-256 differs)"]
+        (problem,) = problems(sealed)
+        assert str(path) in problem
+        assert "SHA-256" in problem
 
 
 def test_every_flipped_bit_of_the_manifest_is_found(sealed):
@@ -61,17 +64,16 @@ def test_truncated_missing_and_additional_files_are_named(sealed):
     (sealed / "a.bin").write_bytes(b"short")
     (sealed / "sub" / "b.txt").unlink()
     (sealed / "c").write_text("new")
-    assert problems(sealed) == [
-        f"{sealed}/a.bin: 5 bytes, expected 256",
-        f"{sealed}/sub/b.txt: missing",
-        f"{sealed}/c: not in the manifest",
-    ]
+    truncated, missing, additional = problems(sealed)
+    assert re.match(rf"{sealed}/a\.bin: .*\b5\b.*\b256\b", truncated)
+    assert missing.startswith(f"{sealed}/sub/b.txt: ")
+    assert additional.startswith(f"{sealed}/c: ")
 
 
 def test_a_folder_without_manifest_or_of_another_kind_is_refused(sealed, tmp_path):
-    with pytest.raises(InputError, match="holds a thing, expected a dataset"):
+    with pytest.raises(InputError, match=r"\bthing\b.*\bdataset\b"):
         files.read_manifest(sealed, kind="dataset")
-    with pytest.raises(InputError, match="not a finished dataset"):
+    with pytest.raises(InputError, match=r"dataset.*manifest\.json"):
         files.read_manifest(tmp_path, kind="dataset")
 
 

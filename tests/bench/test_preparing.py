@@ -48,5 +48,5 @@ def test_a_corpus_of_files_is_read_where_it_is(settings, tmp_path):
 
 @pytest.mark.parametrize("key", ["copies", "repeats"])
 def test_nothing_cannot_be_measured(key):
-    with pytest.raises(InputError, match=f"prepare.{key} is 0"):
+    with pytest.raises(InputError, match=rf"prepare\.{key}.*\b0\b"):
         PrepareBenchConfig(**{key: 0})

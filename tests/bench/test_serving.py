@@ -51,7 +51,7 @@ def test_a_model_that_cannot_classify_is_refused(material, tmp_path):
     for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         (encoder / name).symlink_to(material / "model" / name)
     files.write_json(encoder / "config.json", {**values, "architectures": ["ElectraModel"]})
-    with pytest.raises(InputError, match="cannot classify"):
+    with pytest.raises(InputError, match="classify"):
         contest(ServeBenchConfig(model=str(encoder), texts=3), tmp_path)
 
 
@@ -86,7 +86,7 @@ def test_an_answer_that_is_none_does_not_count():
     with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         connection = HTTPConnection(*server.server_address)
-        with pytest.raises(InputError, match="answered 503: too many"):
+        with pytest.raises(InputError, match=r"\b503\b.*too many"):
             ask(connection, [b"{}"])
         connection.close()
         server.shutdown()
@@ -94,7 +94,7 @@ def test_an_answer_that_is_none_does_not_count():
 
 @pytest.mark.parametrize("key", ["texts", "batch_size", "clients", "repeats", "passes"])
 def test_nothing_cannot_be_measured(key):
-    with pytest.raises(InputError, match=f"serve.{key} is 0"):
+    with pytest.raises(InputError, match=rf"serve\.{key}.*\b0\b"):
         ServeBenchConfig(**{key: 0})
 
 

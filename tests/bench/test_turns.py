@@ -67,14 +67,14 @@ def test_contestants_take_turns_and_the_best_peak_counts(stage, capsys):
 
 
 def test_a_contestant_that_fails_ends_the_contest(capfd):
-    with pytest.raises(InputError, match="plain ended with exit code 2"):
+    with pytest.raises(InputError, match=r"plain.*\b2\b"):
         take(["coffee"], name="plain")
     assert "coffee" in capfd.readouterr().err
 
 
 def test_who_is_not_known_is_refused():
     assert chosen({"ours": 1}, "ours") == 1
-    with pytest.raises(InputError, match="somebody, expected one of ours, plain"):
+    with pytest.raises(InputError, match=r"somebody.*ours, plain"):
         chosen({"ours": 1, "plain": 2}, "somebody")
 
 
@@ -110,7 +110,7 @@ def test_what_a_command_prints_and_takes():
 
 
 def test_a_failure_is_told():
-    with pytest.raises(InputError, match="the thing ended with exit code 3"):
+    with pytest.raises(InputError, match=r"the thing.*\b3\b"):
         run_command([sys.executable, "-c", "import sys; sys.exit(3)"], name="the thing")
 
 

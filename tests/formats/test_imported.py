@@ -94,12 +94,12 @@ def test_a_pair_becomes_one_model(save):
 
 def test_pairs_that_do_not_belong_together(save):
     one, _ = save("ElectraForPreTraining", "one")
-    with pytest.raises(InputError, match="is a second discriminator"):
+    with pytest.raises(InputError, match=r"one\b.*ElectraForPreTraining.*ElectraForMaskedLM"):
         read_transformers([one, one])
-    with pytest.raises(InputError, match="do not belong together"):
+    with pytest.raises(InputError, match=r"one\b.*\bbert\b"):
         read_transformers([one, save("BertModel", "bert")[0]])
     other, _ = save("ElectraForMaskedLM", "other", vocab_size=69)
-    with pytest.raises(InputError, match="different tokenizers"):
+    with pytest.raises(InputError, match=r"one\b.*other\b.*tokenizers"):
         read_transformers([one, other])
 
 
@@ -108,22 +108,22 @@ def test_a_head_that_is_not_tied_is_refused(save):
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state["generator_lm_head.weight"] += 1
     safetensors.torch.save_file(state, folder / "model.safetensors")
-    with pytest.raises(InputError, match=r"generator_lm_head\.weight differs"):
+    with pytest.raises(InputError, match=r"generator_lm_head\.weight"):
         read_transformers([folder])
 
 
 def test_folders_that_cannot_be_imported(save, tmp_path):
-    with pytest.raises(InputError, match=r"has no config\.json.*hf download"):
+    with pytest.raises(InputError, match=r"config\.json.*hf download"):
         read_transformers([tmp_path / "google/electra-small"])
     folder, _ = save("ElectraForPreTraining", vocab_size=90)
-    with pytest.raises(InputError, match="90 tokens, the model only 70"):
+    with pytest.raises(InputError, match=r"\b90\b.*\b70\b"):
         read_transformers([folder])
     values = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**values, "num_hidden_layers": 3}))
-    with pytest.raises(InputError, match=r"lacks weight discriminator\.layers\.2"):
+    with pytest.raises(InputError, match=r"discriminator\.layers\.2"):
         read_transformers([folder])
     (folder / "config.json").write_text(json.dumps({**values, "model_type": "electra-own"}))
-    with pytest.raises(InputError, match="a model of ours already"):
+    with pytest.raises(InputError, match="ours"):
         read_transformers([folder])
 
 
@@ -198,7 +198,7 @@ def test_out_and_back_is_the_same_bit_for_bit(imported, model, tmp_path):
 def test_nothing_is_written_over(imported, tmp_path):
     (tmp_path / "out").mkdir()
     write_imported(imported, tmp_path / "out")
-    with pytest.raises(InputError, match="exists and is not empty"):
+    with pytest.raises(InputError, match="empty"):
         write_imported(imported, tmp_path / "out")
 
 
@@ -218,7 +218,7 @@ def test_weights_are_written_in_a_file_of_their_own_part(imported, tmp_path):
 
 def test_weights_that_are_not_of_the_sizes(imported):
     lacking = {name: tensor for name, tensor in imported.state.items() if not name.endswith("key.bias")}
-    with pytest.raises(InputError, match=r"here lacks weight .*key\.bias, and 3 more"):
+    with pytest.raises(InputError, match=r"here.*key\.bias.*\b3\b"):
         check_shapes(imported.sizes, lacking, where="here")
-    with pytest.raises(InputError, match="here has an unknown weight gate"):
+    with pytest.raises(InputError, match=r"here.*\bgate\b"):
         check_shapes(imported.sizes, {**imported.state, "gate": torch.zeros(1)}, where="here")

@@ -69,9 +69,9 @@ def test_a_checkpoint_is_found_by_each_of_its_names(tmp_path):
     for name in (tmp_path, prefix, f"{prefix}.index", f"{prefix}.data-00000-of-00001"):
         assert find_prefix(Path(name)) == prefix
     write_bundle(tmp_path / "model.ckpt-200", ARRAYS)
-    with pytest.raises(InputError, match=r"2 TensorFlow checkpoints.*ckpt-100.*ckpt-200"):
+    with pytest.raises(InputError, match=r"\b2\b.*ckpt-100.*ckpt-200"):
         open_bundle(tmp_path)
-    with pytest.raises(InputError, match=r"there is no .*model\.ckpt-300\.index"):
+    with pytest.raises(InputError, match=r"model\.ckpt-300\.index"):
         open_bundle(tmp_path / "model.ckpt-300")
 
 
@@ -79,10 +79,10 @@ def test_data_files_that_are_missing_or_cut_off(tmp_path):
     write_bundle(tmp_path / "model.ckpt", ARRAYS)
     data = tmp_path / "model.ckpt.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"data-00000-of-00001 has .* cut off"):
+    with pytest.raises(InputError, match=r"data-00000-of-00001.*\d+ bytes.*\d+"):
         open_bundle(tmp_path)
     data.unlink()
-    with pytest.raises(InputError, match=r"data-00000-of-00001 is missing"):
+    with pytest.raises(InputError, match=r"data-00000-of-00001.*missing"):
         open_bundle(tmp_path)
 
 
@@ -98,22 +98,22 @@ def test_many_variables_in_the_same_bytes_are_refused(tmp_path):
     data, crc = bytes(8), masked_crc(bytes(8))
     entries = [(name.encode(), make_entry(1, [2], size=8, crc=crc)) for name in "ab"]
     assert open_entries(tmp_path, entries[0], data=data).read("a").tolist() == [0, 0]
-    with pytest.raises(InputError, match="has 8 bytes, its index speaks of 16"):
+    with pytest.raises(InputError, match=r"\b8 bytes.*\b16\b"):
         open_entries(tmp_path, *entries, data=data)
 
 
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
-        (make_entry(1, [2**40], size=2**42, crc=bytes(4)), "speaks of"),
-        (make_entry(1, [2**40, 2**40, 0], size=0, crc=bytes(4)), "impossible shape"),
-        (make_entry(1, [-1], size=4, crc=bytes(4)), "impossible shape"),
-        (make_entry(1, [1] * 40, size=4, crc=bytes(4)), "impossible shape"),
-        (make_entry(1, [1], size=4, start=-4, crc=bytes(4)), "4 bytes from -4"),
-        (make_entry(1, [1], size=4, shard=1, crc=bytes(4)), "in data file 1"),
+        (make_entry(1, [2**40], size=2**42, crc=bytes(4)), f"{2**42:,}"),
+        (make_entry(1, [2**40, 2**40, 0], size=0, crc=bytes(4)), rf"weight.*\[{2**40}, {2**40}, 0\]"),
+        (make_entry(1, [-1], size=4, crc=bytes(4)), r"weight.*\[-1\]"),
+        (make_entry(1, [1] * 40, size=4, crc=bytes(4)), r"weight.*\[1, 1"),
+        (make_entry(1, [1], size=4, start=-4, crc=bytes(4)), r"weight.*\b4 bytes.*-4\b"),
+        (make_entry(1, [1], size=4, shard=1, crc=bytes(4)), r"weight.*\b1\b.*\b4 bytes"),
         (make_entry(1, [1], size=4, crc=bytes(4)) + bytes_field(7, b""), "slices"),
-        (bytes_field(2, number_field(3, 1)), "no shape"),
-        (b"\x0b", "unknown type"),
+        (bytes_field(2, number_field(3, 1)), "weight.*shape"),
+        (b"\x0b", r"\b3\b"),
     ],
 )
 def test_entries_that_cannot_be(entry, reason, tmp_path):
@@ -125,8 +125,8 @@ def test_entries_that_cannot_be(entry, reason, tmp_path):
     ("entry", "reason"),
     [
         (make_entry(7, [1], size=4, crc=bytes(4)), "type 7"),
-        (make_entry(1, [2], size=4, crc=bytes(4)), r"weight of shape \[2\] is said to have 4 bytes"),
-        (make_entry(1, [1], size=4, crc=bytes(4)), "checksum of weight"),
+        (make_entry(1, [2], size=4, crc=bytes(4)), r"weight.*\[2\].*\b4 bytes"),
+        (make_entry(1, [1], size=4, crc=bytes(4)), "checksum.*weight"),
     ],
 )
 def test_variables_that_cannot_be_read(entry, reason, tmp_path):
@@ -138,7 +138,7 @@ def test_variables_that_cannot_be_read(entry, reason, tmp_path):
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        (make_header(0) + number_field(1, 100_000), "100000 data files"),
+        (make_header(0) + number_field(1, 100_000), "100000"),
         (number_field(2, 1), "big-endian"),
         (bytes_field(3, number_field(2, 9)), "version 9"),
     ],
@@ -149,17 +149,17 @@ def test_headers_of_other_kinds(header, reason, tmp_path):
 
 
 def test_an_index_without_a_header_or_with_names_that_are_no_text(tmp_path):
-    with pytest.raises(InputError, match="not UTF-8"):
+    with pytest.raises(InputError, match="UTF-8"):
         open_entries(tmp_path, (b"\xff", b""))
     (tmp_path / "model.ckpt.index").write_bytes(make_table([make_block([(b"a", b"")])]))
-    with pytest.raises(InputError, match="no header"):
+    with pytest.raises(InputError, match="header"):
         open_bundle(tmp_path)
 
 
 def test_a_huge_index_is_not_read(tmp_path, monkeypatch):
     write_bundle(tmp_path / "model.ckpt", ARRAYS)
     monkeypatch.setattr(tensor_bundle, "LARGEST_INDEX", 100)
-    with pytest.raises(InputError, match="more than the index of any model"):
+    with pytest.raises(InputError, match=r"model\.ckpt\.index.*\b100\b"):
         open_bundle(tmp_path)
 
 
@@ -244,7 +244,7 @@ def test_a_flipped_byte_of_the_authors_data_is_found(copied, place, change):
             for name, each in bundle.variables.items()
             if each.start <= place < each.start + each.num_bytes
         ]
-        with pytest.raises(InputError, match=r"data-00000-of-00001 is damaged: the checksum"):
+        with pytest.raises(InputError, match=r"data-00000-of-00001.*checksum"):
             bundle.read(hit)
     finally:
         with data.open("r+b") as file:
@@ -258,7 +258,7 @@ def test_a_flipped_byte_of_data_is_found(written, place, change):
     whole = data.read_bytes()
     data.write_bytes(flipped(whole, place, change))
     try:
-        with pytest.raises(InputError, match=r"data-00000-of-00001 is damaged: the checksum"):
+        with pytest.raises(InputError, match=r"data-00000-of-00001.*checksum"):
             read_all(written[0])
     finally:
         data.write_bytes(whole)

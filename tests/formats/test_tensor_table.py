@@ -25,7 +25,7 @@ def test_a_compressed_block_is_refused_in_words():
 
 def test_other_files_are_refused():
     refused(b"", "0 bytes")
-    refused(bytes(100), "end is not that of a table")
+    refused(bytes(100), "end")
 
 
 def test_a_changed_byte_in_a_block_is_found():
@@ -35,7 +35,7 @@ def test_a_changed_byte_in_a_block_is_found():
 
 
 def test_keys_must_rise_and_blocks_must_not_come_twice():
-    refused(make_table([make_block([(b"b", b"")]), make_block([(b"a", b"")])]), "not in its place")
+    refused(make_table([make_block([(b"b", b"")]), make_block([(b"a", b"")])]), "b'a'")
     block = seal(make_block([]))
     places = [(bytes([number]), varint(0) + varint(len(block) - 5)) for number in range(3)]
     index = make_block(places)
@@ -44,7 +44,7 @@ def test_keys_must_rise_and_blocks_must_not_come_twice():
 
 
 def test_keys_do_not_grow_without_bound():
-    refused(make_table([make_block([(b"k" * (LONGEST_KEY + 1), b"")])]), "more than 1,024")
+    refused(make_table([make_block([(b"k" * (LONGEST_KEY + 1), b"")])]), "1,024")
 
 
 @pytest.mark.parametrize(

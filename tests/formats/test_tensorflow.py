@@ -71,7 +71,7 @@ def test_moments_of_some_weights_only_are_refused(tmp_path, model):
     variables = names.to_tensorflow(model.state_dict())
     adam = slots(variables, seed=1)
     del adam["electra/embeddings/word_embeddings/adam_v"]
-    with pytest.raises(InputError, match=r"word_embeddings/adam_v are not both there"):
+    with pytest.raises(InputError, match=r"word_embeddings/adam_v"):
         read_tensorflow(write(tmp_path, {**variables, **adam}))
 
 
@@ -106,7 +106,7 @@ def test_a_model_of_masked_words_is_a_generator(tmp_path):
 def test_the_vocabulary_must_fit_the_table(tmp_path, model):
     variables = names.to_tensorflow(model.state_dict())
     folder = write(tmp_path, variables, vocab_size=69)
-    with pytest.raises(InputError, match=r"69 entries.*70 rows"):
+    with pytest.raises(InputError, match=r"\b69\b.*\b70\b"):
         read_tensorflow(folder)
     other = write_vocabulary(tmp_path / "elsewhere" / "words.txt", 70)
     assert read_tensorflow(folder, vocabulary=other).tokenizer.vocab_size == 70
@@ -120,19 +120,19 @@ def test_what_is_no_electra_is_refused_with_its_name(tmp_path, model):
     with pytest.raises(InputError, match=r"model\.ckpt.*'resnet/kernel'"):
         read_tensorflow(write(tmp_path / "1", {**variables, "resnet/kernel": np.zeros(1, np.float32)}))
     del variables["electra/encoder/layer_0/attention/self/key/bias"]
-    with pytest.raises(InputError, match=r"lacks weight discriminator\.layers\.0\.attention\.key\.bias"):
+    with pytest.raises(InputError, match=r"discriminator\.layers\.0\.attention\.key\.bias"):
         read_tensorflow(write(tmp_path / "2", variables))
-    with pytest.raises(InputError, match="is it an ELECTRA checkpoint"):
+    with pytest.raises(InputError, match=r"model\.ckpt.*discriminator\.layers\.0\."):
         read_tensorflow(write(tmp_path / "3", {"global_step": np.array(1, np.int64)}))
     whole = {"electra/embeddings/word_embeddings": np.zeros((70, 8), np.int32)}
-    with pytest.raises(InputError, match="expected floating-point"):
+    with pytest.raises(InputError, match=r"word_embeddings.*int32"):
         read_tensorflow(write(tmp_path / "4", whole))
 
 
 def test_shapes_that_do_not_fit_each_other_are_refused(tmp_path, model):
     variables = names.to_tensorflow(model.state_dict())
     variables["electra/embeddings/LayerNorm/beta"] = np.zeros(9, np.float32)
-    with pytest.raises(InputError, match=r"embeddings\.norm\.bias has shape \[9\].*\[8\]"):
+    with pytest.raises(InputError, match=r"embeddings\.norm\.bias.*\[9\].*\[8\]"):
         read_tensorflow(write(tmp_path, variables))
 
 

@@ -246,10 +246,10 @@ def test_positions_that_transformers_does_not_know(make_run, tmp_path, position)
 
 def test_the_part_must_be_there(run, make_run, make_tuned, tmp_path):
     _, tuned = make_tuned(Classification(("bad", "good")))
-    with pytest.raises(InputError, match=r"was fine-tuned for task and has no generator.*--part encoder"):
+    with pytest.raises(InputError, match=r"\btask\b.*generator.*--part encoder"):
         find_source(str(tuned), part="generator")
     alone = shutil.copytree(run / "final" / "discriminator", tmp_path / "alone")
-    with pytest.raises(InputError, match=r"has no generator with a head, only: discriminator"):
+    with pytest.raises(InputError, match=r"generator.*discriminator.*--part encoder"):
         find_source(str(alone), part="generator")
     assert find_source(str(run / "final" / "generator")).part == "generator"
     assert find_source(str(run / "final" / "generator"), part="discriminator").folder.name == "discriminator"
@@ -260,7 +260,7 @@ def test_the_part_must_be_there(run, make_run, make_tuned, tmp_path):
 def test_what_electric_gives_is_not_called_a_discriminator(make_run):
     path = str(make_run("electric", kind="two_tower"))
     assert find_source(path).part == "encoder"
-    with pytest.raises(InputError, match="has no discriminator with a head, only: encoder"):
+    with pytest.raises(InputError, match=r"discriminator.*encoder.*--part encoder"):
         find_source(path, part="discriminator")
 
 
@@ -269,7 +269,7 @@ def test_damaged_weights_are_refused(run, tmp_path, part):
     copied = shutil.copytree(run, tmp_path / "run")
     weights = copied / "final" / part / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    with pytest.raises(InputError, match="is damaged"):
+    with pytest.raises(InputError, match=rf"{part}/model\.safetensors.*damaged"):
         find_source(str(copied), part=part)
 
 

@@ -120,7 +120,7 @@ def test_electra_model_both_ways(tiny):
 
 def test_other_positions_are_not_exported(tiny):
     config = dataclasses.replace(tiny, position_embedding_type="alibi")
-    with pytest.raises(ValueError, match=r"learned absolute positions only.*'alibi'"):
+    with pytest.raises(ValueError, match="'alibi'"):
         names.to_transformers_config(config)
 
 
@@ -129,7 +129,7 @@ def test_other_positions_are_not_exported(tiny):
     [("hidden_act", "relu"), ("position_embedding_type", "relative_key"), ("is_decoder", True)],
 )
 def test_models_that_are_not_ours_are_not_imported(key, value):
-    with pytest.raises(ValueError, match=f"{key} is {value!r}"):
+    with pytest.raises(ValueError, match=rf"{key}.*{value!r}"):
         names.from_transformers_config({"hidden_size": 32, key: value})
 
 

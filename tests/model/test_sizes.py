@@ -71,12 +71,12 @@ def test_every_preset_builds_and_can_be_expressed_in_transformers(name):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_attention_heads": 5}, "hidden_size 128.*num_attention_heads 5"),
-        ({"hidden_size": 0}, "hidden_size is 0"),
-        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0"),
-        ({"initializer_range": 0.0}, "initializer_range is 0.0"),
-        ({"position_embedding_type": "sine"}, "'sine', expected one of absolute, rotary, alibi"),
-        ({"position_embedding_type": "rotary", "hidden_size": 6, "num_attention_heads": 2}, "head size of 3"),
+        ({"num_attention_heads": 5}, "hidden_size.*128.*num_attention_heads.*5"),
+        ({"hidden_size": 0}, r"hidden_size.*\b0\b"),
+        ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob.*1\.0"),
+        ({"initializer_range": 0.0}, r"initializer_range.*0\.0"),
+        ({"position_embedding_type": "sine"}, "position_embedding_type.*'sine'.*absolute, rotary, alibi"),
+        ({"position_embedding_type": "rotary", "hidden_size": 6, "num_attention_heads": 2}, r"rotary.*\b3\b"),
     ],
 )
 def test_impossible_sizes_are_refused(changes, message):
@@ -85,12 +85,12 @@ def test_impossible_sizes_are_refused(changes, message):
 
 
 def test_an_unknown_size_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match="'huge', expected one of tiny, small, base, large"):
+    with pytest.raises(InputError, match=r"'huge'.*tiny, small, base, large"):
         EncoderConfig.preset("huge")
 
 
 def test_a_generator_of_nothing_is_refused(tiny):
-    with pytest.raises(InputError, match=r"depth 0\.1"):
+    with pytest.raises(InputError, match=r"depth.*0\.1"):
         generator_config(tiny, width=0.5, depth=0.1)
 
 

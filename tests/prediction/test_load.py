@@ -102,17 +102,17 @@ def test_as_many_tokens_are_read_as_in_training(make_run, run):
     assert model.reader.max_length == model.generator.reader.max_length == 16
     assert load(trained, max_length=24).reader.max_length == 24
     assert load(trained / "final" / "generator").reader.max_length == 16
-    with pytest.raises(InputError, match="max_length is 33, expected 8 to 32"):
+    with pytest.raises(InputError, match=r"max_length.*33.*\b8\b.*\b32\b"):
         load(trained, max_length=33)
 
 
 def test_what_cannot_be_used_is_refused(run):
-    with pytest.raises(InputError, match="engine is 'abacus', expected one of torch"):
+    with pytest.raises(InputError, match=r"engine.*'abacus'.*torch"):
         load(run, engine="abacus")
     for device in ("abacus", "cuda:99"):
-        with pytest.raises(InputError, match=f"device is '{device}', which torch does not have here"):
+        with pytest.raises(InputError, match=rf"device.*'{device}'"):
             load(run, device=device)
-    with pytest.raises(InputError, match="there is no folder"):
+    with pytest.raises(InputError, match="no/such/folder"):
         load("no/such/folder")
     assert load(run, device="auto").detect(TEXT)
 
@@ -122,7 +122,7 @@ def test_damaged_weights_of_either_network_are_refused(run, tmp_path, part):
     copied = shutil.copytree(run, tmp_path / "run")
     weights = copied / "final" / part / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    with pytest.raises(InputError, match=rf"{part}/model\.safetensors is damaged"):
+    with pytest.raises(InputError, match=rf"{part}/model\.safetensors.*damaged"):
         load(copied)
 
 
@@ -131,13 +131,13 @@ def test_a_head_that_is_not_whole_is_refused(run, tmp_path):
     tensors = load_file(folder / "model.safetensors")
     untied = {**tensors, "generator_lm_head.weight": tensors["generator_lm_head.weight"] + 1}
     save_file(untied, folder / "model.safetensors")
-    with pytest.raises(InputError, match=r"generator_lm_head\.weight differs from the word embeddings"):
+    with pytest.raises(InputError, match=r"generator_lm_head\.weight"):
         load(folder)
     save_file(
         {k: v for k, v in tensors.items() if "LayerNorm.bias" not in k or "generator" not in k},
         folder / "model.safetensors",
     )
-    with pytest.raises(InputError, match=r"lacks weight norm\.bias"):
+    with pytest.raises(InputError, match=r"\bnorm\.bias"):
         load(folder)
 
 
@@ -145,5 +145,5 @@ def test_pickled_weights_are_refused(run, tmp_path):
     folder = shutil.copytree(run / "final" / "discriminator", tmp_path / "model")
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"pytorch_model\.bin could run any program"):
+    with pytest.raises(InputError, match=r"pytorch_model\.bin"):
         load(folder)

@@ -85,7 +85,7 @@ def test_an_empty_text_has_an_empty_answer(model):
 
 @pytest.mark.parametrize("method", ["detect", "fill", "corrupt", "score", "embed"])
 def test_a_single_string_is_refused(model, method):
-    with pytest.raises(InputError, match=r"texts is one string.*write \['the river'\]"):
+    with pytest.raises(InputError, match=r"texts.*\['the river'\]"):
         getattr(model, method)("the river")
 
 
@@ -96,7 +96,7 @@ def test_candidates_are_counted(model):
     assert shares == sorted(shares, reverse=True)
     (answer,) = model.fill(["the [MASK]"], top=10**6)
     assert len(answer["masks"][0]["candidates"]) == model.tokenizer.vocab_size
-    with pytest.raises(InputError, match="top is 0"):
+    with pytest.raises(InputError, match=r"top.*\b0\b"):
         model.fill(["[MASK]"], top=0)
 
 
@@ -105,5 +105,5 @@ def test_it_says_what_it_can(model, run):
     assert repr(model) == f"Model('{run}', abilities={model.abilities})"
     assert model.labels == ()
     for call in (lambda: model.classify(["a"]), lambda: model.tag("a"), lambda: model.answer(["a"], ["a"])):
-        with pytest.raises(InputError, match=r"not fine-tuned.* It can: embed, detect, fill, corrupt, score"):
+        with pytest.raises(InputError, match=r"embed, detect, fill, corrupt, score"):
             call()

@@ -174,9 +174,9 @@ def test_threads_may_share_a_model(both, make_text):
 
 
 def test_a_folder_for_the_other_engine_is_refused(run, both):
-    with pytest.raises(InputError, match=r"was not exported to ONNX: `electra export --model .* --to onnx"):
+    with pytest.raises(InputError, match=r"electra export --model .* --to onnx"):
         load(run, engine="onnx")
-    with pytest.raises(InputError, match='was exported to ONNX: load it with engine="onnx"'):
+    with pytest.raises(InputError, match='engine="onnx"'):
         load(both / "discriminator")
     assert load(both / "discriminator", engine="onnx", device="auto").reader.device.type == "cpu"
 
@@ -194,22 +194,22 @@ def test_a_damaged_graph_is_refused(both, tmp_path, part, content):
     folder = shutil.copytree(both / part, tmp_path / "model")
     path = folder / "model.onnx"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if content is None else content)
-    with pytest.raises(InputError, match=r"model\.onnx is not a graph that onnxruntime can read"):
+    with pytest.raises(InputError, match=r"model\.onnx.*onnxruntime"):
         load(folder, engine="onnx")
     path.unlink()
-    with pytest.raises(InputError, match=r"model\.onnx is not a graph"):
+    with pytest.raises(InputError, match=r"model\.onnx"):
         load(folder, engine="onnx")
 
 
 def test_a_head_of_other_sizes_is_refused(both, tmp_path):
     folder = shutil.copytree(both / "discriminator", tmp_path / "model")
     shutil.copy(both / "generator" / "head.safetensors", folder)
-    with pytest.raises(InputError, match=r"head\.safetensors (lacks|has an unknown) weight"):
+    with pytest.raises(InputError, match=r"head\.safetensors.*\bweight"):
         load(folder, engine="onnx")
     folder = shutil.copytree(both / "generator", tmp_path / "other")
     tensors = load_file(folder / "head.safetensors")
     save_file({name: tensors[name] for name in tensors if "word" not in name}, folder / "head.safetensors")
-    with pytest.raises(InputError, match=r"head\.safetensors lacks word_embeddings\.weight of \d+ tokens"):
+    with pytest.raises(InputError, match=r"head\.safetensors.*word_embeddings\.weight.*\d+"):
         load(folder, engine="onnx")
 
 
@@ -220,5 +220,5 @@ def test_what_was_changed_since_the_export_is_refused(both, tmp_path):
     assert load(folder, engine="onnx").abilities == ("embed", "detect", "score")
     head = folder / "head.safetensors"
     head.write_bytes(head.read_bytes()[:-1] + b"x")
-    with pytest.raises(InputError, match=r"head\.safetensors is damaged"):
+    with pytest.raises(InputError, match=r"head\.safetensors.*damaged"):
         load(folder, engine="onnx")

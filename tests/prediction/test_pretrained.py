@@ -196,7 +196,7 @@ def test_as_many_tokens_are_masked_as_asked_for(model, tokenizer, make_text):
     (turn,) = model.corrupt(["river"])
     assert [token["masked"] for token in turn["tokens"]] == [True]
     for wrong in (0, 1.5, float("nan")):
-        with pytest.raises(InputError, match=r"mask_prob is .*, expected above 0"):
+        with pytest.raises(InputError, match=r"mask_prob"):
             model.corrupt([text], mask_prob=wrong)
 
 
@@ -262,7 +262,7 @@ def test_a_text_without_tokens_has_no_direction(model, pooling):
 
 
 def test_another_pooling_is_refused(model):
-    with pytest.raises(InputError, match="pooling is 'sum', expected one of mean, cls, max"):
+    with pytest.raises(InputError, match=r"pooling.*'sum'.*mean, cls, max"):
         model.embed(["a"], pooling="sum")
 
 

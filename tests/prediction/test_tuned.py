@@ -188,7 +188,7 @@ def test_a_model_in_doubt_gives_no_answer(make_tuned):
 
 def test_a_question_is_not_cut(make_tuned, make_text):
     _, folder = make_tuned(QuestionAnswering(answerability="off", max_query_length=8))
-    with pytest.raises(InputError, match=r"questions\[1\] has \d+ tokens, and this model reads 8"):
+    with pytest.raises(InputError, match=r"questions\[1\].*\d+.*\b8\b"):
         load(folder).answer(["river", make_text(20)], ["the old river"] * 2)
 
 
@@ -223,23 +223,23 @@ def test_the_end_of_a_long_question_and_of_a_long_choice_counts(make_tuned, make
 
 @pytest.mark.parametrize(
     ("choices", "place"),
-    [([["a"]], r"choices\[0\] has 1"), (["ab"], r"choices\[0\]"), ("ab", "choices"), ([["a", 1]], r"\[1\]")],
+    [([["a"]], r"choices\[0\].*\b1\b"), (["ab"], r"choices\[0\]"), ("ab", "choices"), ([["a", 1]], r"\[1\]")],
 )
 def test_fewer_than_two_choices_are_refused(make_tuned, choices, place):
     _, folder = make_tuned(MultipleChoice())
     with pytest.raises(InputError, match=place):
         load(folder).choose(["river"], choices)
-    with pytest.raises(InputError, match="1 questions and 2 choices"):
+    with pytest.raises(InputError, match=r"1 questions.*2 choices"):
         load(folder).choose(["river"], [["a", "b"]] * 2)
 
 
 def test_a_model_has_only_its_own_ability(make_tuned):
     _, folder = make_tuned(FAMILIES["classification"])
     model = load(folder)
-    with pytest.raises(InputError, match=r"cannot tag: it was not fine-tuned.*It can: embed, classify"):
+    with pytest.raises(InputError, match=r"\btag\b.*embed, classify"):
         model.tag(["a"])
-    with pytest.raises(InputError, match="cannot similarity"):
+    with pytest.raises(InputError, match=r"\bsimilarity\b"):
         model.similarity(["a"], ["a"])
-    with pytest.raises(InputError, match="1 texts and 2 pairs"):
+    with pytest.raises(InputError, match=r"1 texts.*2 pairs"):
         model.classify(["a"], ["a", "b"])
     assert dataclasses.is_dataclass(model)

@@ -285,7 +285,7 @@ def test_longer_spans_than_tokens() -> None:
         ({"mask_prob": 0.0}, "mask_prob"),
         ({"mask_prob": 1.0}, "mask_prob"),
         ({"mask_token_prob": -0.1}, "mask_token_prob"),
-        ({"random_token_prob": 0.2}, "more than 1 together"),
+        ({"random_token_prob": 0.2}, "random_token_prob"),
         ({"strategy": "span", "replacement": "as_google"}, "replacement"),
         ({"max_span_words": 0}, "max_span_words"),
         ({"span_stop_prob": 1.0}, "span_stop_prob"),

@@ -45,7 +45,7 @@ def test_sharing_none_and_all(toy):
     assert shared_names(separate) == set()
     one = toy.objective(generator=GeneratorConfig(sharing="all", width=1.0))
     assert one.generator is one.discriminator
-    with pytest.raises(InputError, match=r"sharing is all.*width 0\.25.*width 1"):
+    with pytest.raises(InputError, match=r"generator\.sharing.*all.*0\.25.*\b1\b"):
         GeneratorConfig(sharing="all")
 
 
@@ -139,5 +139,5 @@ def test_generators_without_context_propose_what_they_are_told(toy):
 
 
 def test_a_unigram_generator_needs_counts(toy):
-    with pytest.raises(InputError, match="no token counts"):
+    with pytest.raises(InputError, match="counts"):
         toy.objective(generator=GeneratorConfig(kind="unigram"))

@@ -12,7 +12,7 @@ def test_rows_take_their_slice_of_the_global_noise(toy):
     masker = toy.objective().masker
     whole = random_of().noise(masker, 32)
     assert torch.equal(random_of(first_row=8).noise(masker, 10), whole[8:18])
-    with pytest.raises(AssertionError, match="rows 30 to 33 of 32"):
+    with pytest.raises(AssertionError, match=r"30.*33.*32"):
         random_of(first_row=30).noise(masker, 3)
 
 

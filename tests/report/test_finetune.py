@@ -112,7 +112,7 @@ def test_dots_lie_on_the_scale():
     drawn = strip("accuracy", read_summary(summary(0.5, 0.6, 0.7)), [0.5, 0.6, 0.7, 0.9], seeds=[1, 2, 3])
     assert [dot.x for dot in drawn.dots] == pytest.approx([12.0, 81.0, 150.0])
     assert (drawn.median, drawn.ends) == (pytest.approx(81.0), ("50.00", "90.00"))
-    assert drawn.label == "3 seeds from 50.00 to 70.00, median 60.00"
+    assert re.fullmatch(r"3 seeds\b.*50\.00.*70\.00.*60\.00", drawn.label)
 
 
 def test_equal_values_do_not_hide_one_another():
@@ -158,7 +158,7 @@ def test_a_single_seed_without_spread_and_history(tmp_path, content, read_html):
     }
     html = finetune_page(content, folder=tmp_path)
     read_html(html)
-    assert "Nothing was measured during training." in html
+    assert "<figure" not in html
     assert "±" not in html[html.index("<tbody>") : html.index("</tbody>")]
 
 
@@ -167,7 +167,7 @@ def test_without_matplotlib_only_the_curves_are_missing(tmp_path, content, monke
     for module in ("electra.report.plots", "matplotlib"):
         monkeypatch.setitem(sys.modules, module, None)
     html = finetune_page(content, folder=tmp_path)
-    assert "pip install 'electra[report]'" in " ".join(read_html(html).words)
+    assert "electra[report]" in " ".join(read_html(html).words)
     assert "<figure" not in html
     assert "91.23" in html
 
@@ -187,7 +187,7 @@ def test_confusion_that_is_no_square_table_says_so(content, tmp_path):
     given = {"labels": ["a", "b"], "counts": [[1, 2]]}
     assert read_confusion(given) is None
     content["splits"]["dev"]["confusion"] = given
-    assert "not a square table" in finetune_page(content, folder=tmp_path)
+    assert "not a square" in finetune_page(content, folder=tmp_path)
 
 
 def test_everything_from_outside_is_escaped(tmp_path, content, read_html):
@@ -211,10 +211,10 @@ def test_long_texts_are_cut(tmp_path, content):
 
 
 def test_a_folder_without_scores_says_so(tmp_path):
-    with pytest.raises(InputError, match=r"scores\.json is not readable JSON"):
+    with pytest.raises(InputError, match=r"scores\.json.*JSON"):
         write_finetune_report(tmp_path)
     (tmp_path / "scores.json").write_text("{}")
-    with pytest.raises(InputError, match="it has no `splits`"):
+    with pytest.raises(InputError, match=r"scores\.json.*`splits`"):
         write_finetune_report(tmp_path)
 
 

@@ -32,7 +32,8 @@ def test_a_torn_last_line_is_left_out_and_noted(make_run):
     path.write_bytes(path.read_bytes()[:-40])
     run = only(folder)
     assert len(run.train) == 9
-    assert run.notes == [f"metrics.jsonl line {len(path.read_text().splitlines())} is torn: left out"]
+    (note,) = run.notes
+    assert note.startswith(f"metrics.jsonl line {len(path.read_text().splitlines())} ")
 
 
 @pytest.mark.parametrize("line", ["\x00\x00", "{not json", "[1, 2]", "3", "{}", '{"kind": "train"}'])
@@ -55,7 +56,7 @@ def test_a_run_that_has_only_begun(tmp_path):
     (tmp_path / "config.yaml").write_text("objective: mlm\n")
     run = only(tmp_path)
     assert (run.train, run.samples) == ([], [])
-    assert "metrics.jsonl is missing" in run.notes
+    assert any("metrics.jsonl" in note for note in run.notes)
 
 
 def test_damaged_facts_are_notes(make_run):
@@ -70,7 +71,7 @@ def test_damaged_facts_are_notes(make_run):
 def test_a_malicious_tag_in_the_config_is_not_obeyed(make_run, tmp_path):
     folder, victim = make_run(steps=10), tmp_path / "victim"
     (folder / "config.yaml").write_text(f"a: !!python/object/apply:os.mkdir [{victim}]\n")
-    assert "not readable" in only(folder).notes[0]
+    assert "config.yaml" in only(folder).notes[0]
     assert not victim.exists()
 
 
@@ -94,9 +95,9 @@ def test_names_are_short_and_differ(tmp_path, folders, names):
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no run folder is given"):
+    with pytest.raises(InputError, match="run folder"):
         read_runs([])
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="absent"):
         read_runs([tmp_path / "absent"])
-    with pytest.raises(InputError, match="neither config"):
+    with pytest.raises(InputError, match=r"config\.yaml.*metrics\.jsonl"):
         read_runs([tmp_path])

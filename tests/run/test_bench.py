@@ -40,7 +40,7 @@ def test_the_command_runs_all_contestants_and_writes_what_it_measured(what, corp
     path = tmp_path / "bench.json"
     assert main(["bench", what, *sizes, *more, "--json", str(path)]) == 0
     said = capsys.readouterr()
-    assert "of peak" in said.out
+    assert "peak" in said.out
     assert "round 1 of 1" in said.err
     (result,) = json.loads(path.read_text())["results"].values()
     taken = {name: len(times) for name, times in result["seconds"].items()}
@@ -49,7 +49,7 @@ def test_the_command_runs_all_contestants_and_writes_what_it_measured(what, corp
 
 def test_a_turn_by_itself_is_refused(capsys):
     assert main(["bench", "serve", "--contestant", "server"]) == 2
-    assert "leave it out" in capsys.readouterr().err
+    assert "--contestant" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -92,12 +92,12 @@ def test_figures_of_another_day_are_shown_again(tmp_path, capsys):
 def test_what_holds_no_figures_is_refused(content, tmp_path, capsys):
     (tmp_path / "bench.json").write_text(content)
     assert main(["bench", "--from_json", str(tmp_path / "bench.json")]) == 2
-    assert "no key 'results'" in capsys.readouterr().err
+    assert "'results'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["coffee"], "pretrain"), ([], "pretrain"), (["all", "--plot", "bench.doc"], ".svg or .png")],
+    [(["coffee"], "pretrain"), ([], "pretrain"), (["all", "--plot", "bench.doc"], ".svg")],
 )
 def test_what_it_cannot_do_is_refused(words, message, capsys):
     assert main(["bench", *words]) == 2

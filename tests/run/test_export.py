@@ -50,7 +50,7 @@ def test_what_is_there_already_is_not_written_over(whole, tmp_path):
     full, empty = tmp_path / "full", tmp_path / "empty"
     full.mkdir()
     (full / "note.txt").write_text("mine")
-    with pytest.raises(InputError, match="exists and is not empty"):
+    with pytest.raises(InputError, match=r"full\b.*empty"):
         export.main([*words, str(full)])
     assert [path.name for path in full.iterdir()] == ["note.txt"]
     empty.mkdir()
@@ -153,7 +153,7 @@ def test_a_model_far_from_its_scores_tells_its_own(tuned, tmp_path):
     card = (tmp_path / "out" / "README.md").read_text()
     ((_, value),) = facts_of(card, "Scores").items()
     about = json.loads((copied / "config.json").read_text())["electra_task"]
-    assert value == f"{100 * about['score']:.2f}, one seed"
+    assert value.startswith(f"{100 * about['score']:.2f},")
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_a_graph_with_its_score_before_and_after(tuned, table, tmp_path, capsys,
     monkeypatch.chdir(out)
     for program in re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL):
         exec(compile(program, "README.md", "exec"), {})
-    with pytest.raises(InputError, match="exported to ONNX already"):
+    with pytest.raises(InputError, match="ONNX"):
         export.main(["--model", str(out), "--to", "onnx", "--out", str(tmp_path / "again")])
 
 
@@ -207,10 +207,10 @@ def test_export_and_import_are_each_others_inverse(whole, tmp_path, part):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "give --model"),
-        (["--model", "M", "--out", "O"], "give --model"),
+        ([], "--model.*--to.*--out"),
+        (["--model", "M", "--out", "O"], "--model.*--to.*--out"),
         (["--model", "M", "--to", "caffe", "--out", "O"], "transformers"),
-        (["--model", "M", "--to", "onnx", "--out", "O"], "there is no folder M"),
+        (["--model", "M", "--to", "onnx", "--out", "O"], r"\bM\b"),
         (["--model", "M", "--to", "onnx", "--out", "O", "--part", "half"], "discriminator"),
     ],
 )
@@ -223,6 +223,6 @@ def test_words_that_do_not_fit(words, reason, tmp_path, monkeypatch):
 
 def test_examples_are_for_models_that_know_a_task(whole, table, tmp_path):
     words = ["--to", "onnx", "--out", str(tmp_path / "out"), "--data", str(table)]
-    with pytest.raises(InputError, match="exported as discriminator: leave them out"):
+    with pytest.raises(InputError, match=r"--data.*--task.*discriminator"):
         export.main(["--model", str(whole), *words])
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ def test_a_run_goes_on_from_a_tensorflow_checkpoint_bit_for_bit(checkpoint, whol
     words = ["--from", "tensorflow", str(checkpoint), "--out", str(tmp_path / "model"), *HEADS]
     main([*words, "--run", str(run), "--data", str(runs.data), "--pretrain", *KEYS, *MORE_KEYS])
     printed = capsys.readouterr().out
-    assert "step 16, with Adam's moments" in printed
+    assert re.search("step 16.*Adam", printed)
     assert f"electra pretrain --config {run / 'config.yaml'}" in printed
     assert cli.main(["pretrain", "--config", str(run / "config.yaml")]) == cli.OK
     assert runs.events(run, "resumed") == [16]
@@ -124,14 +125,14 @@ def test_a_step_can_be_counted_anew(checkpoint, runs, tmp_path):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([], "give --from"),
+        ([], "--from"),
         (["--from", "tensorflow", "P"], "--out DIR"),
         (["--from", "caffe", "P", "--out", "D"], "source"),
-        (["--from", "transformers", "P", "--out", "D", "--vocab", "V"], "for TensorFlow"),
-        (["--from", "tensorflow", "P", "Q", "--out", "D"], "names 2 checkpoints"),
-        (["--from", "tensorflow", "P", "--out", "D", "--run", "R"], "go together"),
+        (["--from", "transformers", "P", "--out", "D", "--vocab", "V"], "--vocab.*TensorFlow"),
+        (["--from", "tensorflow", "P", "Q", "--out", "D"], r"\b2 checkpoints"),
+        (["--from", "tensorflow", "P", "--out", "D", "--run", "R"], "--run.*--data"),
         (["--from", "tensorflow", "P", "--out", "D", "--step", "1"], "--run RUN"),
-        (["--from", "tensorflow", "P", "--out", "D", "--step", "-1"], "step is -1"),
+        (["--from", "tensorflow", "P", "--out", "D", "--step", "-1"], "step.*-1"),
     ],
 )
 def test_words_that_do_not_fit(words, reason, tmp_path, monkeypatch):
@@ -144,9 +145,9 @@ def test_words_that_do_not_fit(words, reason, tmp_path, monkeypatch):
     ("keys", "reason"),
     [
         (["train.steps=16"], r"step 16.*train\.steps"),
-        (["train.steps=20", "train.optimizer=adamw"], "leave it at adam_as_google"),
-        (["train.steps=20", "model.num_hidden_layers=3"], "change the networks"),
-        (["train.stepps=20"], "train.stepps.*did you mean 'train.steps'"),
+        (["train.steps=20", "train.optimizer=adamw"], r"train\.optimizer.*adamw.*adam_as_google"),
+        (["train.steps=20", "model.num_hidden_layers=3"], "--pretrain.*networks"),
+        (["train.stepps=20"], r"train\.stepps.*'train\.steps'"),
     ],
 )
 def test_runs_that_cannot_go_on(keys, reason, checkpoint, runs, tmp_path):
@@ -158,15 +159,15 @@ def test_runs_that_cannot_go_on(keys, reason, checkpoint, runs, tmp_path):
 
 def test_data_of_another_tokenizer_or_a_part_alone(checkpoint, whole, runs, other_data, tmp_path):
     goal = ["--out", str(tmp_path / "model"), "--run", str(tmp_path / "run"), "--data"]
-    with pytest.raises(InputError, match="another tokenizer"):
+    with pytest.raises(InputError, match=r"electra prepare --tokenizer"):
         main(["--from", "tensorflow", str(checkpoint), *HEADS, *goal, str(other_data)])
     alone = str(whole / "final" / "discriminator")
-    with pytest.raises(InputError, match="has only: discriminator"):
+    with pytest.raises(InputError, match=r"--run.*generator.*discriminator"):
         main(["--from", "transformers", alone, *goal, str(runs.data)])
     assert not list(tmp_path.iterdir())
 
 
 def test_folders_that_are_full_are_refused_before_anything_is_read(tmp_path):
     (tmp_path / "note.txt").write_text("mine")
-    with pytest.raises(InputError, match="exists and is not empty"):
+    with pytest.raises(InputError, match="empty"):
         main(["--from", "tensorflow", "nowhere", "--out", str(tmp_path)])

@@ -7,6 +7,7 @@ of it; the commands, the Python API and the server know it from the table alone.
 import csv
 import json
 import random
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, TypedDict
 
@@ -192,7 +193,7 @@ def test_a_registered_family_goes_from_the_table_to_the_server(registered, make_
 
     run("export", model=tuned, to="transformers", out=tmp_path / "shipped")
     assert (tmp_path / "shipped" / "head.safetensors").is_file()
-    assert "transformers has no class for stars" in (tmp_path / "shipped" / "README.md").read_text()
+    assert re.search("transformers has no.* stars", (tmp_path / "shipped" / "README.md").read_text())
     assert electra.load(tmp_path / "shipped").ask("rate", texts=["fast"]) == answers[1:]
 
 

@@ -106,7 +106,7 @@ def test_this_machine_is_measured(capsys):
     out = printed(capsys, "--model.size", "tiny", "--train.steps", "10", "--probe_seconds", "0.05")
     assert "1 x this" in out
     assert "--price_per_hour" in out
-    assert "50.0% of the speed measured here" in out
+    assert "50.0%" in out
 
 
 def test_the_table_says_what_it_rests_on(capsys, tmp_path):
@@ -116,9 +116,9 @@ def test_the_table_says_what_it_rests_on(capsys, tmp_path):
     for words in (
         "8 x H100",
         "Assumptions",
-        "of its 16-bit peak",
-        "keep 90% of their speed",
-        "costs 3 per hour",
+        "16-bit peak",
+        "90%",
+        "3 per hour",
     ):
         assert words in out
     (plan,) = json.loads(file.read_text())["plans"]
@@ -174,12 +174,12 @@ def test_rows_and_vocabulary_come_from_the_data(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--hardware", "K80"], "hardware is 'K80', expected this or one of"),
-        (["--budget_money", "5", "--probe_seconds", "0.01", "--model.size", "tiny"], "give --price_per_hour"),
-        (["--budget_time", "soon"], "budget_time is 'soon'"),
-        (["--devices", "0"], "devices is 0"),
-        (["--price_per_hour", "-1"], "price_per_hour is -1"),
-        (["--hardwear", "V100"], "did you mean 'hardware'"),
+        (["--hardware", "K80"], "hardware.*'K80'.*V100"),
+        (["--budget_money", "5", "--probe_seconds", "0.01", "--model.size", "tiny"], "--price_per_hour"),
+        (["--budget_time", "soon"], "budget_time.*'soon'"),
+        (["--devices", "0"], r"devices.*\b0\b"),
+        (["--price_per_hour", "-1"], "price_per_hour.*-1"),
+        (["--hardwear", "V100"], "'hardware'"),
     ],
 )
 def test_bad_usage_says_the_way_out(arguments, message):

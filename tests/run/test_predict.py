@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import zipfile
 
 import pytest
@@ -115,8 +116,8 @@ def test_all_test_sets_become_one_submission(models, glue, tmp_path, capsys):
     assert lines[0] == "index\tprediction"
     assert {line.split("\t")[1] for line in lines[1:]} <= set(FAMILIES["mnli"].labels())
     out = capsys.readouterr().out
-    assert "rte: there is no model" in out
-    assert "SST-2.tsv is missing" in out
+    assert re.search(r"\brte\b.*model", out)
+    assert "SST-2.tsv" in out
 
 
 def test_one_split_of_a_task(models, glue, tmp_path):
@@ -141,16 +142,20 @@ def test_squad_has_its_official_files(models, tmp_path):
 @pytest.mark.parametrize(
     ("task", "words", "message"),
     [
-        ("cola", ["--input", "nowhere.csv", "--out", "said.csv"], "nowhere.csv: no such file"),
+        ("cola", ["--input", "nowhere.csv", "--out", "said.csv"], r"--input.*nowhere\.csv"),
         ("cola", ["--task", "cola", "--out", "said.csv"], "--data"),
-        ("cola", ["--out", "said.csv"], "either --input FILE or --task"),
-        ("cola", ["--input", "{texts}", "--out", "said.xlsx"], ".jsonl, .csv or .tsv"),
-        ("cola", ["--input", "{texts}", "--out", "said.zip"], "submission to GLUE"),
-        ("cola", ["--input", "{texts}", "--out", "said"], "give a file name"),
+        ("cola", ["--out", "said.csv"], "--input.*--task"),
+        ("cola", ["--input", "{texts}", "--out", "said.xlsx"], r"said\.xlsx.*\.jsonl.*\.csv.*\.tsv"),
+        ("cola", ["--input", "{texts}", "--out", "said.zip"], r"said\.zip.*GLUE"),
+        ("cola", ["--input", "{texts}", "--out", "said"], r"said\.csv"),
         ("mnli", ["--input", "{texts}", "--out", "said.csv"], "'text_pair'"),
-        ("cola", ["--task", "ax", "--data", "{glue}", "--out", "said.csv"], "a model of mnli"),
-        ("mnli", ["--task", "mnli", "--data", "{glue}", "--out", "said.csv"], "choose one with --split"),
-        ("cola", ["--task", "cola", "--data", "{glue}", "--split", "dev", "--out", "said.csv"], "only test"),
+        ("cola", ["--task", "ax", "--data", "{glue}", "--out", "said.csv"], "mnli"),
+        ("mnli", ["--task", "mnli", "--data", "{glue}", "--out", "said.csv"], "--split"),
+        (
+            "cola",
+            ["--task", "cola", "--data", "{glue}", "--split", "dev", "--out", "said.csv"],
+            r"'dev'.*\btest\b",
+        ),
     ],
 )
 def test_bad_input_is_refused_by_name(
@@ -159,6 +164,6 @@ def test_bad_input_is_refused_by_name(
     monkeypatch.chdir(tmp_path)
     predict(models / task, *[word.format(texts=texts, glue=glue) for word in words], code=cli.BAD_INPUT)
     error = capsys.readouterr().err
-    assert message in error
+    assert re.search(message, error)
     assert "Traceback" not in error
     assert not list(tmp_path.glob("said*"))

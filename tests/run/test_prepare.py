@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -172,13 +173,14 @@ def test_output_does_not_depend_on_the_number_of_workers(corpus, tmp_path, monke
 def test_the_same_command_again_finds_it_made(corpus, tmp_path, capsys):
     prepare(corpus, tmp_path / "data", "--workers", 1)
     before = (tmp_path / "data" / "manifest.json").stat().st_mtime_ns
+    capsys.readouterr()
     prepare(corpus, tmp_path / "data", "--workers", 1)
     assert (tmp_path / "data" / "manifest.json").stat().st_mtime_ns == before
-    assert "finished before" in capsys.readouterr().out
+    assert "finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [("key", "seq_length 128, now 64"), ("file", "files of the corpus")]
+    ("change", "message"), [("key", r"seq_length.*\b128\b.*\b64\b"), ("file", "corpus.*--out")]
 )
 def test_a_finished_folder_is_never_overwritten(corpus, tmp_path, capsys, change, message):
     prepare(corpus, tmp_path / "data", "--workers", 1)
@@ -186,7 +188,7 @@ def test_a_finished_folder_is_never_overwritten(corpus, tmp_path, capsys, change
     if change == "file":
         (corpus / "c.txt").write_text("more")
     prepare(corpus, tmp_path / "data", *(["--seq_length", 64] if change == "key" else []), code=2)
-    assert message in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err)
     assert contents(tmp_path / "data") == before
 
 
@@ -194,7 +196,7 @@ def test_a_folder_of_something_else_is_refused(corpus, tmp_path, capsys):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "thesis.txt").write_text("all I have")
     prepare(corpus, tmp_path / "data", code=2)
-    assert "is not a dataset" in capsys.readouterr().err
+    assert re.search(r"data\b.*dataset.*--out", capsys.readouterr().err)
     assert (tmp_path / "data" / "thesis.txt").read_text() == "all I have"
 
 
@@ -238,7 +240,7 @@ def test_standard_input(tmp_path):
     assert splits["train"]["documents"] + splits["valid"]["documents"] == 30
     again = subprocess.run(run, input=text, capture_output=True, check=False)
     assert again.returncode == 2
-    assert b"choose another --out" in again.stderr
+    assert b"--out" in again.stderr
 
 
 def test_unreadable_files_are_quarantined_and_too_many_are_an_error(corpus, tmp_path, capsys):
@@ -267,7 +269,7 @@ def test_unreadable_files_are_quarantined_and_too_many_are_an_error(corpus, tmp_
 def test_no_text_is_an_error(tmp_path, capsys, content):
     (tmp_path / "empty.txt").write_text(content)
     prepare(tmp_path / "empty.txt", tmp_path / "data", code=2)
-    assert "no text" in capsys.readouterr().err
+    assert "corpus" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
 
 
@@ -275,13 +277,13 @@ def test_no_text_is_an_error(tmp_path, capsys, content):
     ("arguments", "message"),
     [
         (["--corpus", "no/such/file", "--out", "x"], "no/such/file"),
-        (["--corpus", "builtin", "--out", "x", "--seq_length", "4"], "seq_length is 4, expected 8"),
-        (["--corpus", "builtin", "--out", "x", "--valid_fraction", "1.5"], "valid_fraction is 1.5"),
-        (["--corpus", "builtin", "--out", "x", "--encoding", "klingon"], "encoding is 'klingon'"),
-        (["--corpus", "builtin", "--out", "x", "--workers", "0"], "workers is 0"),
+        (["--corpus", "builtin", "--out", "x", "--seq_length", "4"], r"seq_length.*\b4\b.*\b8\b"),
+        (["--corpus", "builtin", "--out", "x", "--valid_fraction", "1.5"], r"valid_fraction.*1\.5"),
+        (["--corpus", "builtin", "--out", "x", "--encoding", "klingon"], "encoding.*'klingon'"),
+        (["--corpus", "builtin", "--out", "x", "--workers", "0"], r"workers.*\b0\b"),
         (
             ["--corpus", "builtin", "--out", "x", "--tokenizer", "t", "--vocab_size", "9"],
-            "vocab_size: no effect",
+            "vocab_size.*--tokenizer",
         ),
         (["--corpus", "builtin"], "--out DIR"),
         (["--verify", "no-such-folder"], "no-such-folder"),
@@ -290,7 +292,7 @@ def test_no_text_is_an_error(tmp_path, capsys, content):
 def test_bad_values_are_named_before_any_work(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["prepare", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -182,7 +182,7 @@ def test_a_changed_config_is_refused_by_its_keys(runs, tmp_path, interrupt, caps
     runs.pretrain(tmp_path / "run", code=cli.INTERRUPTED)
     runs.pretrain(tmp_path / "run", code=cli.BAD_INPUT, train__learning_rate=0.02, masking__mask_prob=0.3)
     complaint = capsys.readouterr().err
-    assert "train.learning_rate: 0.01 -> 0.02" in complaint
+    assert re.search(r"train\.learning_rate.*\b0\.01\b.*\b0\.02\b", complaint)
     assert "--resume.allow_changes masking.mask_prob train.learning_rate" in complaint
     command = runs.words(tmp_path / "run", train__learning_rate=0.02)
     assert cli.main([*command, "--resume.allow_changes", "train.learning_rate"]) == cli.OK
@@ -197,7 +197,7 @@ def test_other_data_is_refused_with_both_hashes(runs, whole, other_data, tmp_pat
     complaint = capsys.readouterr().err
     state = json.loads((run / "checkpoints" / "step-00000020" / "state.json").read_text())
     assert state["dataset_sha256"] in complaint
-    assert "another data" in complaint
+    assert "--data" in complaint
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(whole, runs, tmp_path, capsys):
@@ -312,7 +312,7 @@ def test_two_runs_in_one_folder_are_refused(runs, tmp_path, capsys, monkeypatch)
 
     monkeypatch.setattr(PretrainProblem, "begin", begin_twice)
     runs.pretrain(tmp_path / "run", train__steps=3)
-    assert "another process" in capsys.readouterr().err
+    assert re.search("run.* process.*--out", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

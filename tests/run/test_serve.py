@@ -91,7 +91,7 @@ def test_with_a_key_there_is_nothing_to_warn_of(whole, served, capsys, tmp_path)
 def test_a_port_that_is_taken_is_an_input_error(whole):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"port {port}:.*--port 0"):
+        with pytest.raises(InputError, match=rf"{port}.*--port 0"):
             main(["--model", str(whole), "--port", str(port)])
 
 
@@ -100,8 +100,8 @@ def test_a_port_that_is_taken_is_an_input_error(whole):
     [
         ([], "--model"),
         (["--model", "nowhere", "--port", "0"], "nowhere"),
-        (["--model", "m", "--port", "65536"], "port is 65536"),
-        (["--model", "m", "--queue_size", "0"], "queue_size is 0"),
+        (["--model", "m", "--port", "65536"], "port.*65536"),
+        (["--model", "m", "--queue_size", "0"], r"queue_size.*\b0\b"),
         (["--model", "m", "--host", "no such host"], "no such host"),
         (["--model", "m", "--api_key_file", "nowhere"], "api_key_file"),
         (["--model", "m", "--engine", "abacus"], "engine"),

@@ -18,7 +18,7 @@ from running import ask, connect, read_answer, serving
 @pytest.mark.parametrize("key", ["queue_size", "max_batch", "deadline", "max_body", "drain_seconds"])
 @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan])
 def test_a_bound_is_more_than_nothing(key, value):
-    with pytest.raises(InputError, match=f"{key} is {value}"):
+    with pytest.raises(InputError, match=rf"{key}.*{value}"):
         Limits(**{key: value})
 
 

@@ -181,7 +181,7 @@ def test_what_is_wrong_is_refused_by_its_name(url, ability, body, field):
 def test_an_unknown_field_is_refused_with_the_nearest_one(url, ability, name, nearest):
     answer = ask(url, f"/{ability}", {**endpoint_of(ability).example, name: "secret"})
     assert (answer.status, answer.error["field"]) == (422, name)
-    assert answer.error["message"].endswith(f"did you mean '{nearest}'?")
+    assert f"'{nearest}'" in answer.error["message"]
     assert "secret" not in answer.error["message"]
 
 

@@ -88,9 +88,9 @@ def test_rows_of_a_unit_stay_together_in_order():
 
 
 def test_nothing_to_train_on_is_named():
-    with pytest.raises(InputError, match="task toy has nothing to train on"):
+    with pytest.raises(InputError, match=r"\btoy\b"):
         batches_of([])
-    with pytest.raises(InputError, match="batch_size is 0"):
+    with pytest.raises(InputError, match=r"batch_size.*\b0\b"):
         batches_of(rows_of(3), batch_size=0)
 
 

@@ -26,7 +26,7 @@ def test_a_time_needs_no_epochs():
 
 
 def test_something_must_end_it():
-    with pytest.raises(InputError, match="needs an end"):
+    with pytest.raises(InputError, match=r"--train\.steps.*--train\.max_time.*--train\.max_tokens"):
         EpochTrainConfig().budget_for(steps_per_epoch=10)
 
 
@@ -39,9 +39,9 @@ def test_a_tenth_of_the_steps_is_warm_up():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"epochs": 0.0}, "train.epochs is 0"),
-        ({"micro_batch": "auto"}, "a number of rows"),
-        ({"parallel": "fsdp"}, "by ddp"),
+        ({"epochs": 0.0}, r"train\.epochs.*\b0"),
+        ({"micro_batch": "auto"}, "micro_batch.*auto"),
+        ({"parallel": "fsdp"}, "parallel.*fsdp.*ddp"),
     ],
 )
 def test_what_is_not_for_epochs_is_refused(keys, message):

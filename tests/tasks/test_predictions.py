@@ -1,4 +1,5 @@
 import csv
+import re
 import zipfile
 from pathlib import Path
 
@@ -88,9 +89,9 @@ def test_lines_of_a_text_are_examples(tuned, tmp_path):
 @pytest.mark.parametrize(
     ("family", "columns", "content", "message"),
     [
-        (FAMILY, {"text_pair": "more"}, "a\n", "text and more"),
-        (MultipleChoice(), {}, "a\n", "does not take single texts"),
-        (FAMILY, {}, "\n \n", "no text in it"),
+        (FAMILY, {"text_pair": "more"}, "a\n", "text.*more"),
+        (MultipleChoice(), {}, "a\n", r"--input.*JSONL"),
+        (FAMILY, {}, "\n \n", r"\.txt: .*text"),
     ],
 )
 def test_a_text_that_cannot_be_judged_is_refused(tuned, tmp_path, family, columns, content, message):
@@ -155,10 +156,10 @@ def test_a_table_holds_question_and_answer(tmp_path, family, example, prediction
 @pytest.mark.parametrize(
     ("path", "splits", "message"),
     [
-        ("a.csv", ["test", "dev"], "choose one with --split"),
-        ("a", ["test"], "give a file name, such as a.csv"),
-        ("a.zip", ["dev"], "no predictions for 'dev'"),
-        ("a.xls", ["test"], "a.xls: expected"),
+        ("a.csv", ["test", "dev"], "--split"),
+        ("a", ["test"], r"a\.csv"),
+        ("a.zip", ["dev"], "'dev'"),
+        ("a.xls", ["test"], r"a\.xls.*\.csv"),
     ],
 )
 def test_what_a_file_cannot_hold_is_refused_before_the_work(path, splits, message):
@@ -208,7 +209,7 @@ def test_every_task_in_its_official_form(name, split, predictions, file, lines):
 
 
 def test_only_test_sets_are_submitted():
-    with pytest.raises(InputError, match="'dev' of cola, only for test"):
+    with pytest.raises(InputError, match=r"'dev'.*\bcola\b.*\btest\b"):
         submission_file("cola", "dev", TWO, labels("acceptable", "acceptable"))
 
 
@@ -240,8 +241,7 @@ def test_one_zip_with_the_same_bytes_each_time(tmp_path):
 def test_what_is_missing_is_told(tmp_path):
     parts = [part for part in whole() if part.name not in ("QQP.tsv", "MNLI-mm.tsv", "CoLA.tsv")]
     parts.append(submission_file("cola", "test", TWO, labels("acceptable", "acceptable")))
-    assert write_submission(tmp_path / "a.zip", parts) == [
-        "CoLA.tsv has 2 predictions, the server expects 1063",
-        "QQP.tsv is missing: there are no predictions of qqp",
-        "MNLI-mm.tsv is missing: there are no predictions of mnli",
-    ]
+    too_few, qqp, mnli = write_submission(tmp_path / "a.zip", parts)
+    assert re.match(r"CoLA\.tsv\b.*\b2\b.*\b1063\b", too_few)
+    assert re.match(r"QQP\.tsv\b.*\bqqp\b", qqp)
+    assert re.match(r"MNLI-mm\.tsv\b.*\bmnli\b", mnli)

@@ -74,7 +74,7 @@ def test_neither_side_is_ever_empty():
             train, validation = split(MANY[:count], share=share)
             assert train
             assert validation
-    with pytest.raises(InputError, match="too few to hold some out"):
+    with pytest.raises(InputError, match="too few"):
         split([example(number, "the same") for number in range(50)])
 
 
@@ -110,5 +110,5 @@ def test_a_limit_keeps_the_shares_of_classes_and_loses_none():
 
 
 def test_a_limit_of_none_is_refused():
-    with pytest.raises(InputError, match="a limit of 0"):
+    with pytest.raises(InputError, match=r"limit.*\b0\b"):
         limit(MANY, 0, seed=0)

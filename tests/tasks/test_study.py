@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import pytest
 
@@ -36,7 +37,9 @@ def test_fewer_examples_keep_the_shares_of_the_classes(task):
     assert (len(labels), sum(labels)) == (20, 5)
     assert len(fewer.splits["dev"]) == 8
     assert len(fewer.splits["test"]) == 30
-    assert fewer.notes == ["train: 20 of 100 examples are used", "dev: 8 of 20 examples are used"]
+    train, dev = fewer.notes
+    assert re.match(r"train: 20\b.*\b100\b", train)
+    assert re.match(r"dev: 8\b.*\b20\b", dev)
 
 
 def test_the_same_examples_are_left_every_time(task):
@@ -67,13 +70,11 @@ def test_rows_are_as_long_as_asked_or_as_the_tasks(task, asked, expected):
 def test_rows_are_no_longer_than_the_model_takes(task):
     encoder = EncoderConfig(max_position_embeddings=64)
     assert row_length(task, encoder, max_length=None) == 64
-    with pytest.raises(InputError, match="max_length is 65, expected 8 to 64"):
+    with pytest.raises(InputError, match=r"max_length.*\b65\b.*\b8\b.*\b64\b"):
         row_length(task, encoder, max_length=65)
 
 
-@pytest.mark.parametrize(
-    ("missing", "message"), [("train", "no training examples"), ("dev", "file of `dev`")]
-)
+@pytest.mark.parametrize(("missing", "message"), [("train", "training.*`train`"), ("dev", "`dev`")])
 def test_what_cannot_be_learned_or_scored_is_refused(task, missing, message):
     rest = {split: found for split, found in task.splits.items() if split != missing}
     with pytest.raises(InputError, match=message):

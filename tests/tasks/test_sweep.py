@@ -1,6 +1,7 @@
 """The search, through a stand-in for optuna that offers the same few calls."""
 
 import random
+import re
 import sys
 from types import SimpleNamespace
 
@@ -88,7 +89,7 @@ def test_an_undefined_score_is_no_number(told):
     trials, _ = run_search([None, 0.4], trials=2)
     assert told[0] == (None, "fail")
     assert sweep.best(trials).number == 1
-    with pytest.raises(InputError, match="no trial"):
+    with pytest.raises(InputError, match="trial"):
         sweep.best(trials[:1])
 
 
@@ -96,7 +97,7 @@ def test_the_record_says_that_dev_was_used_for_choosing():
     trial = Trial(number=0, learning_rate=1e-4, epochs=3.0, score=0.5)
     record = sweep.as_json([trial], split="dev", main_score="mcc")
     assert record["trials"][0]["score"] == 0.5
-    assert "chosen by 1 trial on dev" in record["note"]
+    assert re.search(r"\b1 trial\b.*\bdev\b", record["note"])
 
 
 @pytest.mark.parametrize("bad", [{"trials": -1}, {"span": 1.0}, {"epochs": [0.0]}])

@@ -148,13 +148,13 @@ def test_what_is_made_ahead_ends_with_who_takes_it():
 
 
 def test_what_cannot_work_is_refused(rows, tmp_path):
-    with pytest.raises(InputError, match="multiple of 3"):
+    with pytest.raises(InputError, match=r"batch_size 4.*\b3\b"):
         Batches(rows, seed=0, batch_size=4).part(0, rank=0, world_size=3)
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match=r"batch_size.*\b0\b.*\b1\b"):
         Batches(rows, seed=0, batch_size=0)
-    with pytest.raises(InputError, match="no rows"):
+    with pytest.raises(InputError, match=r"empty.*rows"):
         Batches(Rows(write_dataset(tmp_path / "empty", [[]])), seed=0, batch_size=1)
-    with pytest.raises(InputError, match="no split 'valid': it has train"):
+    with pytest.raises(InputError, match=r"'valid'.*train"):
         Rows(rows.folder, "valid")
 
 
@@ -162,5 +162,5 @@ def test_a_dataset_of_another_format_is_refused(tmp_path):
     folder = write_dataset(tmp_path / "data", [[(3, 0)]])
     facts = files.read_manifest(folder, kind=KIND)
     files.write_manifest(folder, {**facts, "format_version": 99})
-    with pytest.raises(InputError, match="format 99"):
+    with pytest.raises(InputError, match=r"\b99\b"):
         Rows(folder)

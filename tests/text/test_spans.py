@@ -106,12 +106,10 @@ def test_a_name_of_a_special_token_is_text(tmp_path):
 
 
 def test_what_is_no_list_of_texts_is_refused():
-    with pytest.raises(
-        InputError, match=r"texts is one string, expected a list of strings: write \['hello'\]"
-    ):
+    with pytest.raises(InputError, match=r"texts.*\['hello'\]"):
         check_texts("hello")
-    with pytest.raises(InputError, match=r"texts\[1\] is of type int, expected a string"):
+    with pytest.raises(InputError, match=r"texts\[1\].*int"):
         check_texts(["a", 1])
-    with pytest.raises(InputError, match=r"pairs\[0\] holds '\\ud800' at character 1: half of a surrogate"):
+    with pytest.raises(InputError, match=r"pairs\[0\].*'\\ud800'.* 1\b"):
         check_texts(["a\ud800"], name="pairs")
     assert check_texts(("a", "")) == ["a", ""]

@@ -283,19 +283,19 @@ def test_a_quote_that_is_never_closed_costs_what_it_swallows_and_no_more(tmp_pat
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "text,label\na,1\nb,c,1\n", r"a\.csv:3: 3 values.* 2 columns \(text, label\)"),
-        ("a.tsv", "text\tlabel\na\n", r"a\.tsv:2: 1 values.* 2 columns.*quoting"),
+        ("a.csv", "text,label\na,1\nb,c,1\n", r"a\.csv:3: .*\b3\b.*\b2\b.*text, label"),
+        ("a.tsv", "text\tlabel\na\n", r"a\.tsv:2: .*\b1\b.*\b2\b.*quoting"),
         ("a.csv", 'text,label\na,1\n"open,1\nb,2\n', r"a\.csv:3: "),
         ("a.csv", 'text,label\n"a" b,1\n', r"a\.csv:2: .*quoting"),
         ("a.csv", "text,label,text\n", r"a\.csv:1: .*'text'.* 'text', 'label', 'text'"),
-        ("a.csv", ",text\n0,a\n", r"a\.csv:1: column 1 .* '', 'text'.*index=False"),
+        ("a.csv", ",text\n0,a\n", r"a\.csv:1: .*\b1\b.* '', 'text'.*index=False"),
         ("a.csv", "", r"a\.csv:1: "),
         ("a.csv", "text,label\rhi,1\r", r"a\.csv:1: "),
-        ("a.jsonl", '{"a": 1}\n{"a": \n', r"a\.jsonl:2: not JSON"),
+        ("a.jsonl", '{"a": 1}\n{"a": \n', r"a\.jsonl:2: .*JSON"),
         ("a.jsonl", '{"a": 1}\n[1]\n', r"a\.jsonl:2: "),
         ("a.json", '[{"a": 1}]\n', r"a\.json: .*jq -c"),
         ("a.json", '{\n"a": 1\n}\n', r"a\.json: .*jq -c"),
-        ("a.jsonl", '{"a": "fine \\ud83d\\ude00"}\n{"a": "\\ud83d"}\n', r"a\.jsonl:2: half"),
+        ("a.jsonl", '{"a": "fine \\ud83d\\ude00"}\n{"a": "\\ud83d"}\n', r"a\.jsonl:2: "),
         ("a.csv", "text\nfine é\n".encode() + b"\xc3\xa9\xc3\xa9 \xe9\n", r"a\.csv:3: .*utf-8"),
         ("a.csv", "text\nfine\n".encode("utf-16")[:-1], r"a\.csv:2: .*utf-16"),
         ("a.csv", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1", r"a\.csv: .*binary"),
@@ -550,7 +550,7 @@ def test_a_dataset_name_is_asked_for_once_with_its_config_and_split(monkeypatch)
         datasets, "load_dataset", lambda *names, **options: asked.append((names, options["split"])) or 1 / 0
     )
     for path in ("owner/name", "owner/name:small@test"):
-        with pytest.raises(InputError, match=f"hf:{path} .*division by zero"):
+        with pytest.raises(InputError, match=rf"hf:{path}.*division by zero"):
             rows_of_dataset(path)
     assert asked == [
         "owner/name",

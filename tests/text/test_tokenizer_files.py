@@ -89,12 +89,12 @@ def test_marks_and_line_ends_of_windows_are_tolerated(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("\n".join([*SPECIAL, "a", "b", "a"]).encode(), "line 8: 'a' .* line 6"),
-        ("\n".join([*SPECIAL, "", "a"]).encode(), "line 6: empty"),
-        (b"\n".join([b"[PAD]", b"[UNK]", b"caf\xe9"]), "line 3: not UTF-8"),
-        (b"[PAD]\n[UNK]\na\n[SEP]\n", r"lacks the special tokens \[CLS\] \[MASK\]: add them"),
-        (b"<pad>\n<s>\n[UNK]\n[SEP]\n[MASK]\n", r"rename <pad> to \[PAD\], <s> to \[CLS\] in the file"),
-        (b"", "line 1: empty"),
+        ("\n".join([*SPECIAL, "a", "b", "a"]).encode(), "8.*'a'.*6"),
+        ("\n".join([*SPECIAL, "", "a"]).encode(), "line 6"),
+        (b"\n".join([b"[PAD]", b"[UNK]", b"caf\xe9"]), "line 3.*UTF-8"),
+        (b"[PAD]\n[UNK]\na\n[SEP]\n", r"\[CLS\] \[MASK\]"),
+        (b"<pad>\n<s>\n[UNK]\n[SEP]\n[MASK]\n", r"<pad>.*\[PAD\], <s>.*\[CLS\]"),
+        (b"", "line 1"),
     ],
 )
 def test_a_bad_vocabulary_is_refused_with_file_and_line(tmp_path, content, message):
@@ -106,7 +106,7 @@ def test_a_bad_vocabulary_is_refused_with_file_and_line(tmp_path, content, messa
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [('{"do_lower_case": "yes"}', "do_lower_case is 'yes'"), ("[]", "no JSON object"), ("{", "JSON")],
+    [('{"do_lower_case": "yes"}', "do_lower_case.*'yes'"), ("[]", "JSON"), ("{", "JSON")],
 )
 def test_bad_settings_are_refused(tmp_path, settings, message):
     vocabulary(tmp_path, SPECIAL)
@@ -118,16 +118,16 @@ def test_bad_settings_are_refused(tmp_path, settings, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": None}, "has no key 'model'"),
-        ({"model__type": "Letters"}, "not a tokenizer that"),
+        ({"model": None}, "'model'"),
+        ({"model__type": "Letters"}, "`tokenizers`"),
         (
             {"model__vocab": {"<pad>": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "<mask>": 4}},
-            r"<mask> to \[MASK\]",
+            r"<mask>.*\[MASK\]",
         ),
-        ({"model__vocab": {**dict(zip(SPECIAL, range(5), strict=True)), "a": 7}}, "no entry has id 5"),
-        ({"model__vocab": {**dict(zip(SPECIAL, range(5), strict=True)), "a": 4}}, "id 4 belongs to both"),
-        ({"model__unk_token": "a"}, r"model.unk_token is 'a', expected '\[UNK\]'"),
-        ({"added_tokens": [added("[new]", 30)]}, r"added_tokens: '\[new\]' has id 30, expected 9"),
+        ({"model__vocab": {**dict(zip(SPECIAL, range(5), strict=True)), "a": 7}}, r"id 5\b.*\b7\b"),
+        ({"model__vocab": {**dict(zip(SPECIAL, range(5), strict=True)), "a": 4}}, r"id 4\b.*'a'"),
+        ({"model__unk_token": "a"}, r"model\.unk_token.*'a'.*'\[UNK\]'"),
+        ({"added_tokens": [added("[new]", 30)]}, r"added_tokens.*'\[new\]'.*30.*\b9\b"),
     ],
 )
 def test_a_bad_tokenizer_json_is_refused(tmp_path, changes, message):
@@ -138,11 +138,11 @@ def test_a_bad_tokenizer_json_is_refused(tmp_path, changes, message):
 def test_models_that_are_random_or_lack_the_unknown_token_are_refused(tmp_path):
     entries = {token: number for number, token in enumerate([*SPECIAL, "a"])}
     tokenizers.Tokenizer(models.BPE(entries, [], dropout=0.1)).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InputError, match=r"model.dropout is 0.1"):
+    with pytest.raises(InputError, match=r"model\.dropout.*0\.1"):
         load_tokenizer(tmp_path)
     pieces = [(token, -1.0) for token in entries]
     tokenizers.Tokenizer(models.Unigram(pieces, unk_id=0)).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InputError, match=r"model.unk_id is 0, expected 1"):
+    with pytest.raises(InputError, match=r"model\.unk_id.*0.*1"):
         load_tokenizer(tmp_path)
 
 
@@ -154,9 +154,9 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content):
 
 
 def test_a_place_without_a_tokenizer_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"neither tokenizer\.json nor vocab\.txt"):
+    with pytest.raises(InputError, match=r"tokenizer\.json.*vocab\.txt"):
         load_tokenizer(tmp_path)
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match=r"nothing\.txt"):
         load_tokenizer(tmp_path / "nothing.txt")
 
 

@@ -157,18 +157,18 @@ def test_a_long_line_without_spaces_is_no_trouble():
 
 @pytest.mark.parametrize("texts", [[], [""], [" \n\t"], ["[MASK]"]])
 def test_a_sample_without_words_is_refused(texts):
-    with pytest.raises(InputError, match="no words"):
+    with pytest.raises(InputError, match="words"):
         train(texts, TokenizerConfig(algorithm="bpe", case="keep"))
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"vocab_size": 255}, "vocab_size is 255, expected at least 256"),
-        ({"algorithm": "words"}, "algorithm is 'words', expected one of wordpiece, bpe, unigram"),
-        ({"case": "upper"}, "case is 'upper'"),
-        ({"accents": "drop"}, "accents is 'drop'"),
-        ({"cjk": "join"}, "cjk is 'join'"),
+        ({"vocab_size": 255}, "vocab_size.*255.*256"),
+        ({"algorithm": "words"}, "algorithm.*'words'.*wordpiece, bpe, unigram"),
+        ({"case": "upper"}, "case.*'upper'"),
+        ({"accents": "drop"}, "accents.*'drop'"),
+        ({"cjk": "join"}, "cjk.*'join'"),
     ],
 )
 def test_bad_options_are_refused(option, message):

@@ -171,7 +171,7 @@ def test_old_checkpoints_are_pruned_by_the_rules(make_store, folder, options, le
     assert store.steps() == left
     assert names_in(folder) == [f"step-{step:08}" for step in left]
     assert [store.load(step).tensors["optimizer"]["age"].item() for step in left] == left
-    with pytest.raises(InputError, match=r"no checkpoint of step 7, only of \[.*60\]"):
+    with pytest.raises(InputError, match=r"\b7\b.*\[.*60\]"):
         store.load(7)
 
 
@@ -308,15 +308,15 @@ def test_too_little_room_is_refused_with_the_numbers(make_store, folder, monkeyp
     )
     store = make_store()
     store.require_space(2_500_000)
-    with pytest.raises(InputError, match=r"need 3\.1 MB in .*checkpoints, 2\.5 MB are free: make room"):
+    with pytest.raises(InputError, match=r"3\.1 MB.*checkpoints\b.*2\.5 MB.*checkpoint\.keep_last"):
         store.require_space(3_100_000)
     monkeypatch.undo()
     store.require_space(1)
-    with pytest.raises(InputError, match="are free"):
+    with pytest.raises(InputError, match=r"checkpoint\.keep_last"):
         store.require_space(10**18)
 
 
 @pytest.mark.parametrize(("key", "value"), [("save_every", 0), ("keep_last", 0), ("keep_every", -1)])
 def test_settings_without_meaning_are_refused(key, value):
-    with pytest.raises(InputError, match=f"{key} is {value}, expected"):
+    with pytest.raises(InputError, match=rf"{key}.*{value}"):
         CheckpointConfig(**{key: value})

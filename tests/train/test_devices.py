@@ -32,13 +32,13 @@ def test_the_environment_says_what_auto_is_and_nothing_is_measured(monkeypatch, 
 
 def test_a_wrong_precision_in_the_environment_is_refused_by_its_name(monkeypatch):
     monkeypatch.setenv("ELECTRA_AUTO_PRECISION", "fp16")
-    with pytest.raises(InputError, match=r"ELECTRA_AUTO_PRECISION is 'fp16', expected fp32 or bf16"):
+    with pytest.raises(InputError, match=r"ELECTRA_AUTO_PRECISION.*'fp16'.*fp32.*bf16"):
         devices.choose_precision("auto", CPU, World())
 
 
 def test_a_named_precision_is_taken_and_an_impossible_one_refused():
     assert devices.choose_precision("bf16", CPU, World()) == "bf16"
-    with pytest.raises(InputError, match="needs a CUDA device"):
+    with pytest.raises(InputError, match=r"train\.precision.*fp16.*cpu"):
         devices.choose_precision("fp16", CPU, World())
 
 
@@ -52,7 +52,7 @@ def test_autocast_computes_in_the_precision():
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match=r"train\.device is cuda"):
+    with pytest.raises(InputError, match=r"train\.device.*cuda"):
         devices.choose_device("cuda")
 
 

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -45,14 +46,14 @@ def test_the_same_run_and_free_keys_pass():
 
 def test_a_key_newer_than_the_run_may_have_its_default_only():
     check({"start": "", "train": {**SAVED["config"]["train"], "optimizers": "joint"}})
-    with pytest.raises(InputError, match=r"train\.optimizers: joint -> separate"):
+    with pytest.raises(InputError, match=r"train\.optimizers.*joint.*separate"):
         check({"train": {**SAVED["config"]["train"], "optimizers": "separate"}})
 
 
 def test_changed_keys_are_named_with_both_values():
-    with pytest.raises(InputError, match=r"train\.steps: 10 -> 20") as complaint:
+    with pytest.raises(InputError, match=r"train\.steps.*\b10\b.*\b20\b") as complaint:
         check({"seed": 1, "train": {"steps": 20, "learning_rate": 0.1}})
-    assert "seed: 0 -> 1" in str(complaint.value)
+    assert re.search(r"seed.*\b0\b.*\b1\b", str(complaint.value))
     assert "--resume.allow_changes seed train.steps" in str(complaint.value)
 
 
@@ -68,7 +69,7 @@ def test_a_change_beside_the_named_one_is_refused():
 
 @pytest.mark.parametrize(("key", "what"), [("dataset_sha256", "data"), ("tokenizer_sha256", "tokenizer")])
 def test_other_hashes_are_refused_with_both_values(key, what):
-    with pytest.raises(InputError, match=f"another {what}.*{SAVED[key]}.*ccc"):
+    with pytest.raises(InputError, match=rf"{what}.*{SAVED[key]}.*ccc"):
         check({}, allowed=["all"], **{key: "ccc"})
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -244,7 +245,7 @@ def test_a_budget_that_ends_within_the_warmup_is_said_when_the_speed_is_known(tm
     assert warnings(tmp_path / "fits", 200) == []
     (warning,) = warnings(tmp_path / "does not", 201)
     assert warning["step"] == 100
-    assert "warmup_steps is 201, but the run has about 200 steps" in warning["message"]
+    assert re.search(r"warmup_steps.*\b201\b.*\b200\b", warning["message"])
     assert warning["message"] in capsys.readouterr().err
 
 
@@ -282,7 +283,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     model = nn.Linear(4, 1)
     optimizer = build_optimizer(OptimizerConfig(), model.named_parameters())
     other = TrainState(model=model, optimizer=optimizer)
-    with pytest.raises(InputError, match=r"weight has shape \[1, 3\], this model \[1, 4\]"):
+    with pytest.raises(InputError, match=r"weight.*\[1, 3\].*\[1, 4\]"):
         session(tmp_path, other, Line(model)).run()
 
 

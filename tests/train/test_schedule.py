@@ -121,7 +121,7 @@ def test_durations_are_read(text, seconds):
 
 @pytest.mark.parametrize("text", ["30", "m", "30 minutes", "", "-5m", "0s", "1h 30m"])
 def test_what_is_no_duration_is_refused_with_its_key(text):
-    with pytest.raises(InputError, match=r"train\.max_time is"):
+    with pytest.raises(InputError, match=r"train\.max_time"):
         parse_duration(text, key="train.max_time")
 
 
@@ -138,15 +138,15 @@ def test_the_time_left_follows_from_the_speed_so_far():
 
 
 def test_a_run_without_an_end_is_refused():
-    with pytest.raises(InputError, match="needs an end"):
+    with pytest.raises(InputError, match=r"--train\.steps.*--train\.max_time.*--train\.max_tokens"):
         Budget()
 
 
 def test_a_warmup_longer_than_the_run_is_refused_with_the_way_out():
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"train\.warmup_steps.*10,000.*\b200\b") as caught:
         TrainConfig(steps=200, warmup_steps=10_000)
-    assert str(caught.value).startswith("train.warmup_steps is 10,000, but the run has about 200 steps")
-    assert "set --train.warmup_steps 20, or 0 and --train.warmup_fraction 0.1" in str(caught.value)
+    assert "--train.warmup_steps 20" in str(caught.value)
+    assert "--train.warmup_fraction 0.1" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -167,5 +167,5 @@ def test_a_warmup_that_fits_or_may_fit_is_taken(values):
     [("steps", 0), ("max_tokens", 0.0), ("batch_size", 0), ("micro_batch", 0), ("max_time", "soon")],
 )
 def test_a_value_without_meaning_is_refused_by_its_key(key, value):
-    with pytest.raises(InputError, match=rf"train\.{key} is '?{value}'?, expected"):
+    with pytest.raises(InputError, match=rf"train\.{key}.*{value}"):
         TrainConfig(**{key: value})

@@ -45,9 +45,9 @@ def test_a_state_becomes_what_was_saved(tmp_path):
 @pytest.mark.parametrize(
     ("other", "complaint"),
     [
-        (lambda: state_of(2, 5), r"1\.weight has shape \[4, 3\], this model \[5, 3\]"),
-        (lambda: state_of(2), r"only one of the two has 1\.bias, 1\.weight"),
-        (lambda: state_of(2, 4, optimizer="adam_as_google"), "made with the optimizer"),
+        (lambda: state_of(2, 5), r"1\.weight.*\[4, 3\].*\[5, 3\]"),
+        (lambda: state_of(2), r"1\.bias, 1\.weight"),
+        (lambda: state_of(2, 4, optimizer="adam_as_google"), "AdamW.*AdamAsGoogle"),
     ],
     ids=["shape", "names", "optimizer"],
 )
@@ -64,7 +64,7 @@ def test_a_fact_that_is_missing_changes_nothing(tmp_path, key):
     checkpoint, state = saved(state_of(2, seed=1), tmp_path), state_of(2)
     before = everything(state)
     del checkpoint.facts[key]
-    with pytest.raises(InputError, match=f"{key}: it was written by another version"):
+    with pytest.raises(InputError, match=rf"step-\d+.*{key}"):
         state.load(checkpoint)
     assert everything(state) == before
 
@@ -243,12 +243,12 @@ def test_an_optimizer_of_other_parameters_is_refused_by_name_and_unchanged():
     tensors, facts = pack_optimizer(optimizer)
     fewer, more = nn.Sequential(*model[:3]), nn.Sequential(*model, nn.Linear(2, 2))
     cases = [
-        (optimizer_of(fewer), r"only the checkpoint has the parameters 3\.(bias, 3\.weight|weight, 3\.bias)"),
-        (optimizer_of(more), r"lacks the parameters 4\.weight, 4\.bias"),
-        (optimizer_of(small_model(width=6)), r"other shapes .* 0\.weight \[4, 5\] \(here \[6, 5\]\)"),
-        (optimizer_of(model, "adamw"), "the optimizer AdamAsGoogle, this run has AdamW"),
-        (optimizer_of(model, "sgd"), "AdamAsGoogle, this run has SGD"),
-        (optimizer_of(model, weight_decay=0.0), "into other groups .*0.bias"),
+        (optimizer_of(fewer), r"3\.(bias, 3\.weight|weight, 3\.bias)"),
+        (optimizer_of(more), r"4\.weight, 4\.bias"),
+        (optimizer_of(small_model(width=6)), r"0\.weight.*\[4, 5\].*\[6, 5\]"),
+        (optimizer_of(model, "adamw"), "AdamAsGoogle.*AdamW"),
+        (optimizer_of(model, "sgd"), "AdamAsGoogle.*SGD"),
+        (optimizer_of(model, weight_decay=0.0), r"groups.*0\.bias"),
     ]
     for other, message in cases:
         before = plain(other)

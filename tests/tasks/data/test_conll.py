@@ -1,5 +1,6 @@
 import gzip
 import lzma
+import re
 
 import pytest
 
@@ -29,8 +30,9 @@ def test_chunking_has_no_dev_and_scores_its_test(folder):
     assert first.tags == ("B-NP", "B-PP", "B-NP", "I-NP")
     assert (second.id, second.lines) == ("6", (6, 7))
     assert second.where.endswith("train.txt:6")
-    assert task.notes[:2] == ("train: 2 sentences, 6 words", "test: 1 sentences, 3 words")
-    assert any("S-VP (1, the first at" in note and "test.txt:2 ('fell')" in note for note in task.notes)
+    for note, numbers in zip(task.notes, (r"train: 2\b.*\b6\b", r"test: 1\b.*\b3\b"), strict=False):
+        assert re.match(numbers, note)
+    assert any(re.search(r"S-VP \(1.*test\.txt:2 \('fell'\)", note) for note in task.notes)
 
 
 NER = """\
@@ -50,7 +52,7 @@ def test_entities_with_document_starts_in_iob1(folder):
     assert task.scored_splits == ["dev", "test"]
     assert [example.words for example in task.splits["dev"]] == [("EU", "rejects", "German"), ("Peter",)]
     assert [example.tags for example in task.splits["dev"]] == [("B-ORG", "O", "B-MISC"), ("B-PER",)]
-    assert "chunks are marked in IOB1" in task.notes
+    assert any("IOB1" in note for note in task.notes)
 
 
 def test_compressed_files_and_other_encodings(tmp_path):
@@ -73,7 +75,7 @@ def test_any_columns(folder):
     assert task.family.scheme == "entities"
     tags = load_conll("own", files, word_column=1).splits["train"][0].tags
     assert tags == ("NNP", "VBZ")
-    with pytest.raises(InputError, match=r"tag_column is 4, but the files in .* have 4 columns"):
+    with pytest.raises(InputError, match=r"tag_column.*\b4\b.*\b4\b"):
         load_conll("own", files, tag_column=4)
 
 
@@ -89,19 +91,19 @@ def test_a_file_without_tags_is_predicted_only(folder):
     assert task.unlabelled == {"test"}
     assert task.scored_splits == ["dev"]
     assert [example.tags for example in task.splits["test"]] == [None, None]
-    assert "test: 2 sentences, 3 words without tags" in task.notes
+    assert any(re.match(r"test: 2\b.*\b3\b.*tags", note) for note in task.notes)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a X B-NP\nb I-NP\n", r"train\.txt:2: 2 columns in 'b I-NP', expected 3 as in the first line"),
-        ("a X B-NP\n\nb X Y O\n", r"train\.txt:3: 4 columns in 'b X Y O', expected 3"),
-        ("a\tB-NP\n\tO\n", r"train\.txt:2: the word is empty"),
-        ("a\tB-NP\nb\t\n", r"train\.txt:2: the tag is empty"),
-        ("\n\n", r"train\.txt has no words"),
+        ("a X B-NP\nb I-NP\n", r"train\.txt:2: 2\b.*'b I-NP'.*\b3\b"),
+        ("a X B-NP\n\nb X Y O\n", r"train\.txt:3: 4\b.*'b X Y O'.*\b3\b"),
+        ("a\tB-NP\n\tO\n", r"train\.txt:2: .*word"),
+        ("a\tB-NP\nb\t\n", r"train\.txt:2: .*tag"),
+        ("\n\n", r"train\.txt.*words"),
         ("é O\né O\n".encode() + b"b\xe9 O\n", r"train\.txt:3: .*utf-8"),
-        ("a O\nb O\n", r"train\.txt:1: all words of 1 sentences have the tag 'O'"),
+        ("a O\nb O\n", r"train\.txt:1: .*\b1\b.*'O'"),
     ],
 )
 def test_bad_files_are_named_with_the_line(folder, text, message):
@@ -110,11 +112,11 @@ def test_bad_files_are_named_with_the_line(folder, text, message):
 
 
 def test_which_file_is_which_must_be_clear(folder, tmp_path):
-    with pytest.raises(InputError, match="has no file"):
+    with pytest.raises(InputError, match=r"\*\.txt.*train, dev"):
         load_conll("own", folder(README_md="x"))
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="/none"):
         load_conll("own", tmp_path / "none")
-    with pytest.raises(InputError, match=r"several files for dev: dev\.txt, valid\.txt; keep one"):
+    with pytest.raises(InputError, match=r"dev\.txt, valid\.txt"):
         load_conll("own", folder(train_txt=TRAIN, dev_txt=TEST, valid_txt=TEST))
 
 
@@ -152,11 +154,11 @@ def test_a_treebank_without_tags_is_predicted_only(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TREEBANK + "2\tgo\tVERB\n", r"train\.conllu:12: .* has 3 columns between tabs, expected 10"),
-        (TREEBANK + line("x", "go", "VERB"), r"train\.conllu:12: .* a number in the first"),
-        (TREEBANK + line(2, "", "VERB"), r"train\.conllu:12: the word is empty"),
-        (TREEBANK + line(2, "go", "_"), r"train\.conllu:12: 'go' has no tag, others in the file have one"),
-        (TREEBANK + "\n" + TREEBANK, r"train\.conllu: the id 's-1' stands for several sentences"),
+        (TREEBANK + "2\tgo\tVERB\n", r"train\.conllu:12: .*\b3\b.*\b10\b"),
+        (TREEBANK + line("x", "go", "VERB"), r"train\.conllu:12: .*number"),
+        (TREEBANK + line(2, "", "VERB"), r"train\.conllu:12: .*word"),
+        (TREEBANK + line(2, "go", "_"), r"train\.conllu:12: 'go'.*tag"),
+        (TREEBANK + "\n" + TREEBANK, r"train\.conllu: .*'s-1'"),
     ],
 )
 def test_bad_treebanks_are_named_with_the_line(folder, text, message):
@@ -171,8 +173,8 @@ def test_real_data_is_read_whole(shared):
         "test": 2012,
     }
     assert sum(len(example.words) for example in chunking.splits["test"]) == 47377
-    assert "chunks are marked in IOB2" in chunking.notes
-    assert not any("breaks" in note for note in chunking.notes)
+    assert any("IOB2" in note for note in chunking.notes)
+    assert not any("conlleval" in note for note in chunking.notes)
     treebank = load_conllu(shared / "data/tagging/ud-ewt")
     sizes = {name: len(examples) for name, examples in treebank.splits.items()}
     assert sizes == {"train": 12544, "dev": 2001, "test": 2077}

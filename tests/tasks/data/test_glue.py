@@ -1,4 +1,5 @@
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_every_task_in_its_official_files(glue, row):
         assert all((example.label is None) == (name in task.unlabelled) for example in examples)
     assert (task.name, task.family, task.epochs) == (row.name, row.family, row.epochs)
     assert task.main_score == row.family.metrics[0]
-    assert all("2 examples; the official set has" in note for note in task.notes if "official" in note)
+    assert all(re.search(r"\b2 examples", note) for note in task.notes if "official" in note)
 
 
 def test_gold_labels_not_single_votes(glue):
@@ -132,7 +133,7 @@ def test_tasks_that_a_folder_holds(glue):
     for name in ("dev.tsv", "train.tsv", "test.tsv"):
         (glue / "WNLI" / name).unlink()
     assert find_glue(glue) == [name for name in GLUE_TASKS if name != "wnli"]
-    with pytest.raises(InputError, match="holds no task of GLUE: expected folders such as CoLA"):
+    with pytest.raises(InputError, match=r"GLUE.*CoLA"):
         find_glue(glue / "CoLA")
 
 
@@ -140,28 +141,26 @@ def test_a_task_without_training_examples_can_be_scored(glue):
     (glue / "QNLI/train.tsv").unlink()
     task = load_glue("qnli", glue)
     assert task.scored_splits == ["dev"]
-    assert "qnli: there is no train.tsv" in task.notes
+    assert any(note.startswith("qnli") and "train.tsv" in note for note in task.notes)
 
 
 def test_flaws_of_the_official_file_are_told(glue):
     with (glue / "QQP/train.tsv").open("a") as file:
         file.write("9\tbroken\n" * 12)
-    (note,) = [note for note in load_glue("qqp", glue).notes if "missing" in note]
-    assert note == (
-        f"{glue}/QQP/train.tsv: columns are missing (as in the official file; left out) in 12 lines: "
-        "4, 5, 6, 7, 8, 9, 10, 11, 12, 13 ..."
-    )
+    (note,) = [note for note in load_glue("qqp", glue).notes if "12 lines" in note]
+    assert note.startswith(f"{glue}/QQP/train.tsv: ")
+    assert re.search(r"official.*\b12 lines: 4, 5, 6, 7, 8, 9, 10, 11, 12, 13 \.\.\.", note)
 
 
 def test_what_cannot_be_loaded(glue):
-    with pytest.raises(InputError, match="is not a folder"):
+    with pytest.raises(InputError, match="nowhere"):
         load_glue("cola", glue / "nowhere")
-    with pytest.raises(InputError, match=r"holds no files of mnli: expected train\.tsv.*in MNLI/"):
+    with pytest.raises(InputError, match=r"mnli.*train\.tsv.*MNLI/"):
         load_glue("mnli", glue / "diagnostic")
-    with pytest.raises(InputError, match=r"SST-2/train\.tsv:1: there is no column 'sentence1'"):
+    with pytest.raises(InputError, match=r"SST-2/train\.tsv:1: .*'sentence1'"):
         load_glue("rte", glue / "SST-2")
     (glue / "WNLI/train.tsv").write_text(f"{PAIR}\tlabel\n0\ta\tb\t1\n1\tc\td\t1\n")
-    with pytest.raises(InputError, match=r"train\.tsv: all 2 examples have the same label"):
+    with pytest.raises(InputError, match=r"WNLI/train\.tsv: .*\b2\b.*label"):
         load_glue("wnli", glue)
 
 
@@ -171,7 +170,7 @@ def test_the_leaderboard_counts_means():
     both = {"dev_matched": {"accuracy": Score(0.8)}, "dev_mismatched": {"accuracy": Score(0.6)}}
     assert leaderboard_score("mnli", both).value == pytest.approx(0.7)
     scores["dev"]["f1"] = Score(math.nan, "no reason")
-    assert leaderboard_score("mrpc", scores).undefined == "f1 of dev: no reason"
+    assert re.search("f1.*dev.*no reason", leaderboard_score("mrpc", scores).undefined)
     assert not leaderboard_score("mrpc", {}).is_defined
 
 
@@ -194,7 +193,8 @@ def test_real_files_have_the_official_counts(shared: Path, name, classes):
     expected = {split.name: split.num_examples for split in row.splits}
     if name == "qnli":
         del expected["train"]
-        assert task.notes == ("qnli: there is no train.tsv",)
+        (note,) = task.notes
+        assert "train.tsv" in note
     else:
         assert task.notes == ()
     assert {split: len(examples) for split, examples in task.splits.items()} == expected

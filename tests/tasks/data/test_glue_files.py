@@ -61,7 +61,7 @@ def test_known_flaws_of_the_official_file_are_counted(tmp_path):
     file = read(tmp_path, "qqp", "train", *lines)
     assert file.flaws == {MISSING_COLUMNS: [3, 4], EMPTY_TEXT: [5]}
     assert [(example.id, example.text_pair) for example in file.examples] == [("1", "b"), ("7", "")]
-    with pytest.raises(InputError, match=r"test\.tsv:3: columns are missing in '4'"):
+    with pytest.raises(InputError, match=r"test\.tsv:3: .*'4'"):
         read(tmp_path, "qqp", "test", "id\tquestion1\tquestion2", "3\ta\tb", "4")
 
 
@@ -76,25 +76,25 @@ STSB = "index\tsentence1\tsentence2\tscore"
             "rte",
             "dev",
             [RTE, "0\ta\tb\tentailment", "1\ta\tb"],
-            r"dev\.tsv:3: columns are missing.*delete it",
+            r"dev\.tsv:3: .*missing",
         ),
-        ("rte", "dev", [RTE, "0\ta\tb\tc\tentailment"], r"dev\.tsv:2: too many columns"),
-        ("rte", "dev", [RTE, "0\ta\tb\tentailment", "", "1\ta\tb\tentailment"], r"dev\.tsv:3: columns"),
-        ("rte", "dev", [RTE, "0\ta\tb\tmaybe"], r"dev\.tsv:2: label is 'maybe', expected one of entailment"),
-        ("rte", "dev", [RTE, "0\ta\t \tentailment"], r"dev\.tsv:2: a text is empty"),
-        ("rte", "dev", [RTE, "0\ta\tb\tentailment"] * 2, r"dev\.tsv:3: label is 'label', expected"),
-        ("rte", "train", [RTE, "3\ta\tb\tentailment", "3\tc\td\tentailment"], r":3: index '3'.*in line 2"),
-        ("rte", "dev", ["index\tsentence1\tlabel", "0\ta\tentailment"], r"dev\.tsv:1.*'sentence2'.*of RTE\?"),
-        ("rte", "test", ["sentence1\tsentence2", "a\tb"], r"test\.tsv:1: there is no column 'index'"),
-        ("rte", "dev", [RTE], r"dev\.tsv: no examples"),
-        ("rte", "dev", [""], r"dev\.tsv is empty"),
-        ("cola", "train", ["It is.\t1"], r"train\.tsv:1: columns are missing"),
-        ("cola", "train", [""], r"train\.tsv is empty"),
-        ("cola", "train", ["gj04\t2\t\tIt is."], r"train\.tsv:1: label is '2', expected one of 0, 1"),
-        ("stsb", "dev", [STSB, "0\ta\tb\tnan"], r"dev\.tsv:2: score is 'nan', expected a number from 0 to 5"),
-        ("stsb", "dev", [STSB, "0\ta\tb\t5.1"], r"dev\.tsv:2: score is '5\.1'"),
-        ("stsb", "dev", [STSB, "0\ta\tb\t"], r"dev\.tsv:2: score is ''"),
-        ("stsb", "dev", [STSB, "0\ta\tb\t-0.2"], r"dev\.tsv:2: score is '-0\.2'"),
+        ("rte", "dev", [RTE, "0\ta\tb\tc\tentailment"], r"dev\.tsv:2: .*columns"),
+        ("rte", "dev", [RTE, "0\ta\tb\tentailment", "", "1\ta\tb\tentailment"], r"dev\.tsv:3: .*columns"),
+        ("rte", "dev", [RTE, "0\ta\tb\tmaybe"], r"dev\.tsv:2: label.*'maybe'.*entailment"),
+        ("rte", "dev", [RTE, "0\ta\t \tentailment"], r"dev\.tsv:2: .*text"),
+        ("rte", "dev", [RTE, "0\ta\tb\tentailment"] * 2, r"dev\.tsv:3: label.*'label'"),
+        ("rte", "train", [RTE, "3\ta\tb\tentailment", "3\tc\td\tentailment"], r":3: index '3'.*\b2\b"),
+        ("rte", "dev", ["index\tsentence1\tlabel", "0\ta\tentailment"], r"dev\.tsv:1.*'sentence2'.*RTE"),
+        ("rte", "test", ["sentence1\tsentence2", "a\tb"], r"test\.tsv:1: .*'index'"),
+        ("rte", "dev", [RTE], r"dev\.tsv: .*examples"),
+        ("rte", "dev", [""], r"dev\.tsv.*empty"),
+        ("cola", "train", ["It is.\t1"], r"train\.tsv:1: .*columns"),
+        ("cola", "train", [""], r"train\.tsv.*empty"),
+        ("cola", "train", ["gj04\t2\t\tIt is."], r"train\.tsv:1: label.*'2'.*0, 1"),
+        ("stsb", "dev", [STSB, "0\ta\tb\tnan"], r"dev\.tsv:2: score.*'nan'.*\b0\b.*\b5\b"),
+        ("stsb", "dev", [STSB, "0\ta\tb\t5.1"], r"dev\.tsv:2: score.*'5\.1'"),
+        ("stsb", "dev", [STSB, "0\ta\tb\t"], r"dev\.tsv:2: score.*''"),
+        ("stsb", "dev", [STSB, "0\ta\tb\t-0.2"], r"dev\.tsv:2: score.*'-0\.2'"),
     ],
 )
 def test_bad_lines_are_named(tmp_path, name, split, lines, message):

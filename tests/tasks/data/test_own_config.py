@@ -42,13 +42,13 @@ def test_choices_are_one_column_or_several():
     ("keys", "message"),
     [
         ({"kind": "similarity"}, "text_pair"),
-        ({"dev_share": 1.0}, "dev_share is 1.0"),
-        ({"max_score": 0.0}, "max_score is 0.0"),
-        ({"delimiter": "ab"}, "delimiter is 'ab', expected one character"),
-        ({"delimiter": ""}, "delimiter is ''"),
-        ({"encoding": "klingon"}, "encoding is 'klingon'"),
+        ({"dev_share": 1.0}, r"dev_share.*1\.0"),
+        ({"max_score": 0.0}, r"max_score.*0\.0"),
+        ({"delimiter": "ab"}, "delimiter.*'ab'"),
+        ({"delimiter": ""}, "delimiter.*''"),
+        ({"encoding": "klingon"}, "encoding.*'klingon'"),
         ({"label_separator": ""}, "label_separator"),
-        ({"choices": " ,"}, "choices is empty"),
+        ({"choices": " ,"}, "choices"),
     ],
 )
 def test_keys_that_make_no_sense_are_refused(keys, message):
@@ -76,9 +76,9 @@ def test_the_data_of_a_task_file_is_beside_it_by_default_and_may_be_anywhere(tmp
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("labels: x\n", r"my\.yaml: unknown key 'labels'; did you mean 'label'\?"),
-        ("kind: ranking\n", r"my\.yaml: kind is 'ranking', expected one of classification"),
-        ("dev_share: 2\n", r"dev_share is 2\.0"),
+        ("labels: x\n", r"my\.yaml.*'labels'.*'label'"),
+        ("kind: ranking\n", r"my\.yaml.*kind.*'ranking'.*classification"),
+        ("dev_share: 2\n", r"dev_share.*2\.0"),
         ("text: [a\n", r"my\.yaml"),
     ],
 )
@@ -89,5 +89,5 @@ def test_a_mistake_in_a_task_file_is_named_with_the_file(tmp_path, content, mess
 
 
 def test_a_missing_task_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"no\.yaml: no such task file"):
+    with pytest.raises(InputError, match=r"no\.yaml"):
         read_task_file(tmp_path / "no.yaml")

@@ -49,16 +49,16 @@ def test_without_labels_nothing_is_known_of_the_answer():
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ("Boston", r"a\.jsonl:3: the answer 'Boston' is not in its text"),
-        ({"text": ["Denver"], "answer_start": [17]}, "is not at answer_start 17, it is at 0"),
-        ({"text": ["Denver"], "answer_start": [-30]}, "is not at answer_start -30"),
-        ({"text": ["Boston"], "answer_start": [0]}, "it is nowhere in the text"),
-        ({"text": ["Denver", "won"], "answer_start": [0]}, "2 texts, but 'answer_start' has 1 places"),
+        ("Boston", r"a\.jsonl:3: .*'Boston'"),
+        ({"text": ["Denver"], "answer_start": [17]}, r"answer_start 17\b.*\b0\b"),
+        ({"text": ["Denver"], "answer_start": [-30]}, "answer_start -30"),
+        ({"text": ["Boston"], "answer_start": [0]}, "'Boston'.*answer_start 0"),
+        ({"text": ["Denver", "won"], "answer_start": [0]}, r"\b2\b.*'answer_start'.*\b1\b"),
         (
             {"texts": ["Denver"]},
-            r"a\.jsonl:3: 'answers': no column 'text', only 'texts'; did you mean 'texts'",
+            r"a\.jsonl:3: 'answers'.*'text'.*'texts'",
         ),
-        (["Denver", " "], "an answer is blank"),
+        (["Denver", " "], "blank"),
     ],
 )
 def test_answers_that_are_not_in_the_text_are_refused(answers, message):
@@ -90,12 +90,12 @@ def test_choices_may_have_a_column_each(label):
         (
             2,
             ["yes", "no"],
-            r"a\.jsonl:3: 'label' is '2', which names no choice; expected a number from 0 to 1",
+            r"a\.jsonl:3: 'label'.*'2'.*\b0\b.*\b1\b",
         ),
-        ("C", ["yes", "no"], "names no choice"),
-        ("1", ["1", "2"], "could mean several choices"),
-        ("no", ["no", "no"], "could mean several choices"),
-        ("0", ["yes"], "one choice in 'choices'"),
+        ("C", ["yes", "no"], "'label'.*'C'"),
+        ("1", ["1", "2"], "'1'.*several"),
+        ("no", ["no", "no"], "'no'.*several"),
+        ("0", ["yes"], "'choices'"),
     ],
 )
 def test_a_label_that_does_not_name_one_choice_is_refused(label, choices, message):

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -37,10 +38,9 @@ def test_a_folder_with_files_of_both_versions(tmp_path):
     second = load_squad("squad_v2", tmp_path)
     assert [example.is_impossible for example in second.splits["dev"]] == [False, True]
     assert (second.main_score, second.family.answerability) == ("best_f1", "on")
-    assert second.notes == [
-        "train: 1 questions on 1 texts",
-        "dev: 2 questions on 1 texts, 1 without an answer",
-    ]
+    train, dev = second.notes
+    assert re.match(r"train: \b1\b.*\b1\b", train)
+    assert re.match(r"dev: \b2\b.*\b1\b.*\b1\b", dev)
 
 
 def test_named_files_go_before_those_of_the_folder(tmp_path):
@@ -67,13 +67,13 @@ def test_a_test_set_without_answers_is_not_scored(tmp_path):
 
 def test_questions_without_answers_among_others(tmp_path):
     path = write(tmp_path / "dev.json", asked(), {"question": "Where?", "answers": []})
-    with pytest.raises(InputError, match=r"question dev.json1: no answers, .* \(1 of 2 are so\)"):
+    with pytest.raises(InputError, match=r"dev\.json1: .*\b1\b.*\b2\b"):
         load_squad("squad_v2", path)
 
 
 def test_impossible_questions_need_the_second_version(tmp_path):
     path = write(tmp_path / "dev.json", asked(), IMPOSSIBLE)
-    with pytest.raises(InputError, match=r"paragraph 1, question dev.json1: is_impossible .* use squad_v2"):
+    with pytest.raises(InputError, match=r"dev\.json1: is_impossible.*squad_v2"):
         load_squad("squad_v1", path)
 
 
@@ -83,29 +83,29 @@ def test_answers_in_other_places_are_noted(tmp_path):
     task = load_squad("squad_v1", tmp_path)
     assert task.splits["train"][0].answers[0].start == 11
     assert task.splits["dev"][0].answers[0].start is None
-    assert "train: 1 answers do not stand where answer_start says" in task.notes[1]
-    assert task.notes[-1] == "dev: 1 answers do not occur in their text word for word"
+    assert re.search(r"train: 1\b.*answer_start", task.notes[1])
+    assert re.search(r"dev: 1\b", task.notes[-1])
 
 
 def test_several_files_for_a_split(tmp_path):
     for name in ("train-a.json", "train-b.json"):
         write(tmp_path / name, asked())
-    with pytest.raises(InputError, match=r"several files for train: train-a\.json, train-b\.json"):
+    with pytest.raises(InputError, match=r"train-a\.json, train-b\.json"):
         load_squad("squad_v1", tmp_path)
 
 
 def test_nothing_to_read(tmp_path):
     write(tmp_path / "dev-v1.1.json", asked())
-    with pytest.raises(InputError, match=r"folder with train-v2\.0\.json .* has dev-v1\.1\.json"):
+    with pytest.raises(InputError, match=r"train-v2\.0\.json.*dev-v1\.1\.json"):
         load_squad("squad_v2", tmp_path)
-    with pytest.raises(InputError, match="neither a folder nor a file"):
+    with pytest.raises(InputError, match=r"/missing\b"):
         load_squad("squad_v1", tmp_path / "missing")
-    with pytest.raises(InputError, match="name the files"):
+    with pytest.raises(InputError, match=r"squad_v1.*train-v1\.1\.json"):
         load_squad("squad_v1")
 
 
 def test_unknown_task(tmp_path):
-    with pytest.raises(InputError, match="'squad', expected one of squad_v1, squad_v2"):
+    with pytest.raises(InputError, match=r"'squad'.*squad_v1, squad_v2"):
         load_squad("squad", tmp_path)
 
 

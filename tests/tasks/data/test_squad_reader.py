@@ -52,7 +52,7 @@ def test_an_answer_elsewhere_is_put_to_its_first_place(tmp_path):
 
 def test_an_answer_that_is_nowhere(tmp_path):
     path = squad(tmp_path, asked("Sweden", 11))
-    with pytest.raises(InputError, match=r"paragraph 1, question q1: the answer 'Sweden' does not occur"):
+    with pytest.raises(InputError, match=r"paragraph 1.*q1.*'Sweden'"):
         read_questions([path], purpose="learn")
     found = read_questions([path], purpose="score")
     assert found.examples[0].answers == (Answer("Sweden", None),)
@@ -87,49 +87,49 @@ def test_mrqa(name, tmp_path):
 @pytest.mark.parametrize("span", [[11, 99], [12, 11], [-1, 3], [1], ["1", 2]])
 def test_mrqa_spans_outside_of_the_text(span, tmp_path):
     path = mrqa(tmp_path / "train.jsonl", detected([span]))
-    with pytest.raises(InputError, match=r"line 2, question q1: char_spans has .* of 38 characters"):
+    with pytest.raises(InputError, match=r"line 2.*q1.*char_spans.*\b38\b"):
         read_questions([path], purpose="learn")
 
 
 def test_ids_are_given_once_over_all_files(tmp_path):
     path = squad(tmp_path, asked())
     other = mrqa(tmp_path / "more.jsonl", detected([[11, 16]]))
-    with pytest.raises(InputError, match=r"more.jsonl, line 2, question q1: .* twice, first in .*file.json"):
+    with pytest.raises(InputError, match=r"more\.jsonl, line 2.*q1.*file\.json"):
         read_questions([path, other], purpose="learn")
 
 
 BAD_QUESTIONS = [
-    ({"question": "Where?", "answers": []}, ": no 'id'; it has 'question', 'answers'"),
-    ({"id": "q1", "answers": []}, "question q1: no 'question'"),
-    (asked(question=" \n"), "question q1: question is empty"),
-    (asked(question=7), "question q1: question is '7', expected a string"),
-    (asked(text=""), "question q1: text is empty"),
-    (asked(start="11"), "answer_start is '11', expected a whole number"),
-    (asked(answers=None), "answers is 'None', expected a list"),
-    (asked(answers=["Norway"]), "an answer is 'Norway', expected an object"),
-    (asked(answers=[]), "question q1: no answer to learn from"),
-    (asked(is_impossible=True), "is_impossible is true, but it has answers"),
-    (asked(is_impossible="no"), "is_impossible is 'no', expected true or false"),
-    (asked(question="Where\ud800?"), "question holds half a character"),
-    ("Where?", "a question is 'Where\\?', expected an object"),
+    ({"question": "Where?", "answers": []}, "'id'.*'question', 'answers'"),
+    ({"id": "q1", "answers": []}, "q1: .*'question'"),
+    (asked(question=" \n"), "q1: question.*empty"),
+    (asked(question=7), "q1: question.*'7'"),
+    (asked(text=""), "q1: text.*empty"),
+    (asked(start="11"), "answer_start.*'11'"),
+    (asked(answers=None), "answers.*'None'"),
+    (asked(answers=["Norway"]), "answer.*'Norway'"),
+    (asked(answers=[]), "q1: .*answer.*is_impossible"),
+    (asked(is_impossible=True), "is_impossible.*true.*answers"),
+    (asked(is_impossible="no"), "is_impossible.*'no'"),
+    (asked(question="Where\ud800?"), r"question.*\\ud800"),
+    ("Where?", r"question.*'Where\?'"),
 ]
 
 
 @pytest.mark.parametrize(("question", "message"), BAD_QUESTIONS, ids=[row[1] for row in BAD_QUESTIONS])
 def test_bad_questions_are_named(question, message, tmp_path):
     path = squad(tmp_path, question)
-    with pytest.raises(InputError, match=f"file.json, article 1, paragraph 1.*{message}"):
+    with pytest.raises(InputError, match=rf"file.json, article 1, paragraph 1.*{message}"):
         read_questions([path], purpose="learn")
 
 
 BAD_FILES = [
-    ("{", "not readable JSON"),
-    ("[]", "expected an object"),
-    ("{}", "no 'data'"),
-    ('{"data": []}', "no questions"),
-    ('{"data": [{"title": "x"}]}', "article 1: no 'paragraphs'; it has 'title'"),
-    ('{"data": [{"paragraphs": [{"qas": []}]}]}', "paragraph 1: no 'context'"),
-    ('{"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}', "paragraph 1: context is empty"),
+    ("{", "JSON"),
+    ("[]", r"JSON.*'\[\]'"),
+    ("{}", "'data'"),
+    ('{"data": []}', "questions"),
+    ('{"data": [{"title": "x"}]}', "article 1: .*'paragraphs'.*'title'"),
+    ('{"data": [{"paragraphs": [{"qas": []}]}]}', "paragraph 1: .*'context'"),
+    ('{"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}', "paragraph 1: context.*empty"),
 ]
 
 
@@ -137,14 +137,14 @@ BAD_FILES = [
 def test_bad_files_are_named(content, message, tmp_path):
     path = tmp_path / "file.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=f"file.json.*{message}"):
+    with pytest.raises(InputError, match=rf"file.json.*{message}"):
         read_questions([path], purpose="score")
 
 
 def test_bad_lines_are_named(tmp_path):
     path = tmp_path / "file.jsonl"
     path.write_text('{"header": {}}\n\n{"context"\n')
-    with pytest.raises(InputError, match=r"file.jsonl, line 3 is not readable JSON"):
+    with pytest.raises(InputError, match=r"file\.jsonl, line 3.*JSON"):
         read_questions([path], purpose="score")
     broken = tmp_path / "file.jsonl.gz"
     broken.write_bytes(gzip.compress(b'{"header": {}}\n' * 1000)[:-10])

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from electra.errors import InputError
@@ -55,7 +57,7 @@ def test_a_single_file_is_trained_on_and_others_may_be_named_beside_it(tmp_path)
     [
         ({"path": "trian-1.csv"}, r"trian-1\.csv: .*'train-1\.csv'"),
         ({}, r"train: 'train-1\.csv', 'train-2\.csv'"),
-        ({"train": "train-3.csv"}, r"train is 'train-3\.csv'.*'train-[12]"),
+        ({"train": "train-3.csv"}, r"train.*'train-3\.csv'.*'train-[12]"),
         ({"path": "train-1.csv", "train": "train-2.csv"}, r"'train-2\.csv'.*train-1\.csv"),
         ({"path": "inner"}, r"inner: .*\.csv .*\.zst"),
     ],
@@ -67,22 +69,23 @@ def test_what_is_not_there_is_named(tmp_path, keys, message):
 
 
 def test_labels_are_shown_with_their_counts():
-    assert label_notes({"bad": 1200, "good": 1300}) == ["2 labels: bad (1,200), good (1,300)"]
+    (note,) = label_notes({"bad": 1200, "good": 1300})
+    assert "bad (1,200), good (1,300)" in note
 
 
 def test_many_labels_are_cut():
     (note,) = label_notes({f"c{number}": 10 for number in range(20)})
-    assert note.startswith("20 labels: c0 (10), c1 (10)")
-    assert note.endswith("and 8 more")
+    assert re.search(r"\b20\b.*c0 \(10\), c1 \(10\).*c11 \(10\).*\b8\b", note)
 
 
 def test_classes_out_of_balance_are_named():
     assert len(label_notes({"a": 100, "b": 10})) == 1
-    assert "out of balance: a has 101 examples and b has 10" in label_notes({"a": 101, "b": 10})[1]
+    assert re.search(r"\ba\b.*\b101\b.*\bb\b.*\b10\b", label_notes({"a": 101, "b": 10})[1])
 
 
 def test_classes_with_few_examples_are_named():
-    assert label_notes({"a": 20, "b": 9, "c": 10})[1:] == ["fewer than 10 examples to learn from: b"]
+    (note,) = label_notes({"a": 20, "b": 9, "c": 10})[1:]
+    assert re.search(r"\b10\b.*: b$", note)
 
 
 def test_decimal_classes_are_doubted():
@@ -99,7 +102,6 @@ def test_texts_on_both_sides_and_contradicting_labels_are_counted():
         "dev": examples(("a", 0), ("c", 1)),
         "test": examples(("d", 1)),
     }
-    assert repeated_notes(splits, lambda example: example.text) == [
-        "dev: the texts of 1 examples (50.0%) are in train too, which flatters the scores",
-        "train: 1 texts are there more than once with different labels",
-    ]
+    on_both_sides, contradicting = repeated_notes(splits, lambda example: example.text)
+    assert re.match(r"dev: .*\b1\b.*50\.0%.*\btrain\b", on_both_sides)
+    assert re.match(r"train: 1\b.*labels", contradicting)

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from electra.errors import InputError
@@ -26,7 +28,9 @@ def test_chunks_of_any_scheme_become_iob2():
         ("B-NP", "I-NP", "O", "B-VP"),
         ("B-NP", "B-NP"),
     ]
-    assert data.notes == ["words by type of chunk: NP 4, O 1, VP 1", "chunks are marked in IOB1"]
+    counts, marks = data.notes
+    assert "NP 4, O 1, VP 1" in counts
+    assert "IOB1" in marks
 
 
 def test_other_tags_are_left_alone():
@@ -34,7 +38,8 @@ def test_other_tags_are_left_alone():
     data = understand_tags({"train": train})
     assert data.family.scheme == "tokens"
     assert data.splits["train"] == train
-    assert data.notes == ["2 tags, each scored by itself: NOUN 2, VERB 1"]
+    (note,) = data.notes
+    assert "NOUN 2, VERB 1" in note
 
 
 def test_what_marks_chunks_may_be_taken_as_single_tags():
@@ -43,9 +48,7 @@ def test_what_marks_chunks_may_be_taken_as_single_tags():
 
 
 def test_a_misspelt_tag_is_named_and_does_not_change_the_kind():
-    with pytest.raises(
-        InputError, match=r"dev\.txt:5 \('w5'\): the tag is 'B_NP', expected O, or one like B-NP"
-    ):
+    with pytest.raises(InputError, match=r"dev\.txt:5 \('w5'\).*'B_NP'.*B-NP"):
         understand_tags(
             {"train": sentences("B-NP I-NP O"), "dev": sentences("B-NP O", "O B_NP", file="dev.txt")}
         )
@@ -54,26 +57,20 @@ def test_a_misspelt_tag_is_named_and_does_not_change_the_kind():
 def test_broken_tags_are_reported_and_read():
     data = understand_tags({"train": sentences("B-NP I-NP O", "O I-NP", "I-NP", "B-NP")})
     assert [example.tags for example in data.splits["train"]][1:3] == [("O", "B-NP"), ("B-NP",)]
-    (note,) = [note for note in data.notes if "breaks" in note]
-    assert note == (
-        "train: 2 words have a tag that breaks IOB2, read as conlleval reads it; the first is at "
-        "train.txt:6 ('w6'): I-NP after O"
-    )
+    (note,) = [note for note in data.notes if "conlleval" in note]
+    assert re.search(r"train: 2\b.*IOB2.*train\.txt:6 \('w6'\).*I-NP.*\bO\b", note)
 
 
 def test_a_tag_that_training_lacks_is_reported_with_its_place():
     data = understand_tags({"train": sentences("A B"), "dev": sentences("A", "B C", file="dev.txt")})
     assert data.family.tags == ("A", "B")
-    assert data.notes[-1] == (
-        "dev: 1 word has a tag that train lacks, so that it cannot be predicted and counts as wrong: "
-        "C (1, the first at dev.txt:4 ('w4'))"
-    )
+    assert re.search(r"dev: 1\b.*\bC \(1.*dev\.txt:4 \('w4'\)", data.notes[-1])
     (accuracy,) = data.family.scores(data.splits["dev"], [{"tags": ["A"]}, {"tags": ["B", "A"]}]).values()
     assert accuracy.value == 2 / 3
 
 
 def test_a_single_tag_cannot_be_learned():
-    with pytest.raises(InputError, match=r"train\.txt:1: all words of 2 sentences have the tag 'O'"):
+    with pytest.raises(InputError, match=r"train\.txt:1: .*\b2\b.*'O'"):
         understand_tags({"train": sentences("O O", "O")}, scheme="entities")
 
 
@@ -83,5 +80,5 @@ def test_sentences_without_tags_have_none_afterwards():
     untagged = TaggingExample(id=test.id, where=test.where, words=test.words, tags=None)
     data = understand_tags({"train": [train], "test": [untagged]})
     assert data.splits["test"][0].tags is None
-    with pytest.raises(InputError, match=r"test\.txt:1: no tags"):
+    with pytest.raises(InputError, match=r"test\.txt:1: .*tags"):
         understand_tags({"test": [untagged]})

@@ -134,7 +134,7 @@ def test_what_cannot_be_divided_says_why():
     assert none_predicted["f1"].value == 0.0
     assert none_predicted["recall"].value == 0.0
     assert math.isnan(none_predicted["precision"].value)
-    assert none_predicted["precision"].undefined == "no chunk is predicted"
+    assert "predicted" in none_predicted["precision"].undefined
     nothing = chunk_scores(ChunkCounts(0, 0, 0))
     assert not any(score.is_defined for score in nothing.values())
     assert all(score.undefined for score in nothing.values())
@@ -142,4 +142,4 @@ def test_what_cannot_be_divided_says_why():
 
 def test_accuracy_is_over_words():
     assert tag_accuracy([["A", "B"], ["C"]], [["A", "C"], ["C"]]).value == 2 / 3
-    assert tag_accuracy([], []).undefined == "there is no word"
+    assert "word" in tag_accuracy([], []).undefined

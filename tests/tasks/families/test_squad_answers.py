@@ -137,5 +137,5 @@ def test_chunks_of_rows_bound_the_joint_head_and_change_nothing(monkeypatch):
 
 
 def test_limits_are_positive():
-    with pytest.raises(InputError, match="beam_size is 0, expected at least 1"):
+    with pytest.raises(InputError, match=r"beam_size.*\b0\b.*\b1\b"):
         AnswerLimits(beam_size=0)

@@ -154,7 +154,7 @@ def test_the_kind_of_head_and_settings():
 
 
 def test_bad_settings():
-    with pytest.raises(InputError, match="head is 'both', expected one of joint, plain"):
+    with pytest.raises(InputError, match=r"head.*'both'.*joint, plain"):
         QuestionAnswering(head="both", answerability="on")
-    with pytest.raises(InputError, match="answerability is True, expected one of on, off"):
+    with pytest.raises(InputError, match=r"answerability.*True.*on, off"):
         QuestionAnswering(answerability=True)

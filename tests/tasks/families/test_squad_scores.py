@@ -87,10 +87,10 @@ def test_odds_at_the_threshold_are_answered():
 
 def test_groups_without_questions_have_no_score():
     answerable = scores_v2([question("Oslo")], ["Oslo"], [0.0], null_threshold=1.0)
-    assert answerable["NoAns_f1"].undefined == "every question has an answer"
+    assert answerable["NoAns_f1"].undefined
     assert math.isnan(answerable["NoAns_f1"].value)
     unanswerable = scores_v2([question()], ["Oslo"], [0.0], null_threshold=1.0)
-    assert unanswerable["HasAns_exact"].undefined == "no question has an answer"
+    assert unanswerable["HasAns_exact"].undefined
     assert unanswerable["NoAns_exact"].value == 0
 
 

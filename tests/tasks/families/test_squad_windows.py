@@ -119,13 +119,13 @@ def test_a_text_without_tokens_is_one_row(tokenizer):
 
 
 def test_no_room_beside_the_question(tokenizer):
-    with pytest.raises(InputError, match=r"file: max_length 7 leaves no room .* question of 4 tokens"):
+    with pytest.raises(InputError, match=r"file: max_length 7\b.*\b4 tokens"):
         window_rows([example()], tokenizer, max_length=7, sizes=SIZES)
     assert window_rows([example()], tokenizer, max_length=8, sizes=SIZES)
 
 
 def test_sizes_are_positive():
-    with pytest.raises(InputError, match="doc_stride is 0"):
+    with pytest.raises(InputError, match=r"doc_stride.*\b0\b"):
         WindowSizes(doc_stride=0)
 
 

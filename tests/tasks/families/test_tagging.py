@@ -169,7 +169,7 @@ def test_where_a_word_stands():
 
 
 def test_tags_of_another_scheme_are_refused():
-    with pytest.raises(AssertionError, match="are not BIOES"):
+    with pytest.raises(AssertionError, match="BIOES"):
         Tagging(("B-NP", "I-NP", "O"), "entities")
 
 
