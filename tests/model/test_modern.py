@@ -18,6 +18,7 @@ from electra.model.encoder import (
     padding_bias,
 )
 from electra.model.heads import DiscriminatorHead, GeneratorHead
+from electra.model.names import layer_depth
 from electra.model.sizes import EncoderConfig, generator_config
 
 pytestmark = pytest.mark.numeric
@@ -336,3 +337,10 @@ def test_what_does_not_fit_is_refused(changes, named):
 def test_layers_alternate_as_modernbert_counts_them():
     config = dataclasses.replace(modern(num_hidden_layers=7), **LOCAL)
     assert [config.attention_reach(number) for number in range(7)] == [None, 4, 4, None, 4, 4, None]
+
+
+def test_the_last_norm_is_as_deep_as_a_head():
+    depths = {name: layer_depth(name, num_layers=4) for name in Encoder(modern()).state_dict()}
+    assert depths["embeddings.norm.weight"] == depths["projection.weight"] == 0
+    assert depths["layers.3.attention_norm.weight"] == 4
+    assert depths["norm.weight"] == 5
