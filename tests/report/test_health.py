@@ -76,10 +76,7 @@ def test_events_of_every_day_are_not_marked(make_run):
         "signal",
         "resumed",
     ]
-<<<<<<< HEAD
     assert re.fullmatch("healthy.*rolled back", overall(run))
-=======
-    assert overall(run) == "healthy now, but there was: rolled back"
 
 
 def add_metrics(folder, **values):
@@ -119,4 +116,3 @@ def test_hidden_states_are_judged_and_shown_by_layer(make_run):
     assert not any("_layer_" in key for key in keys)
     assert "Hidden states by layer" in page(runs)
     assert "Hidden states by layer" not in page(read_runs([make_run("before")]))
->>>>>>> w-tasks
