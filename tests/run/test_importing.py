@@ -143,6 +143,8 @@ def test_words_that_do_not_fit(words, reason, tmp_path, monkeypatch):
     [
         (["train.steps=16"], r"step 16.*train\.steps"),
         (["train.steps=20", "train.optimizer=adamw"], "leave it at adam_as_google"),
+        (["train.steps=20", "train.optimizer=muon"], "leave it at adam_as_google"),
+        (["train.steps=20", "model.embedding_start=spectral"], "model.embedding_start"),
         (["train.steps=20", "model.num_hidden_layers=3"], "change the networks"),
         (["train.stepps=20"], "train.stepps.*did you mean 'train.steps'"),
     ],
