@@ -152,3 +152,20 @@ def test_depth_of_every_parameter_agrees_with_the_authors_layers(tiny, build):
         else:
             assert depth == tiny.num_hidden_layers + 1
             assert "predictions" in original
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("layers.0.attention.query.weight", True),
+        ("discriminator.layers.11.feed_forward.inner.weight", True),
+        ("generator.left.layers.1.attention.output.weight", True),
+        ("encoder.layers.1.attention.output.bias", False),
+        ("layers.0.attention_norm.weight", False),
+        ("discriminator.projection.weight", False),
+        ("generator.embeddings.word_embeddings.weight", False),
+        ("generator_head.transform.weight", False),
+    ],
+)
+def test_which_parameters_are_matrices_of_layers(name, expected):
+    assert names.is_layer_matrix(name) == expected

@@ -620,3 +620,12 @@ def test_muon_with_layer_decay_learns_and_is_resumed_exactly(tune, tmp_path, int
     rates = [group["lr_scale"] for group in groups if group["update"] == "muon"]
     # Of two layers, relative to the learning rate of the head, 0.002.
     assert sorted(rates) == pytest.approx([1.5 * 0.9**2, 1.5 * 0.9])
+
+
+def test_a_sweep_keeps_muons_rate_in_proportion(model, data, tmp_path):
+    words = [f"--model={model}", "--task=sst2", f"--data={data}", f"--out={tmp_path / 'out'}", "--seeds=1"]
+    words += ["--train.optimizer=muon", "--train.learning_rate=0.001", "--train.matrix_learning_rate=0.02"]
+    given = config.read(FinetuneConfig, words, prog="electra finetune")
+    (job,) = jobs(given, World(), torch.device("cpu"))
+    train = job.changed(out=str(tmp_path / "trial"), learning_rate=0.003, epochs=2).settings.train
+    assert train.matrix_learning_rate == pytest.approx(0.06)

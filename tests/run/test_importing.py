@@ -146,6 +146,8 @@ def test_words_that_do_not_fit(words, reason, tmp_path, monkeypatch):
     [
         (["train.steps=16"], r"step 16.*train\.steps"),
         (["train.steps=20", "train.optimizer=adamw"], r"train\.optimizer.*adamw.*adam_as_google"),
+        (["train.steps=20", "train.optimizer=muon"], r"train\.optimizer.*muon.*adam_as_google"),
+        (["train.steps=20", "model.embedding_start=spectral"], r"model\.embedding_start"),
         (["train.steps=20", "model.num_hidden_layers=3"], "--pretrain.*networks"),
         (["train.stepps=20"], r"train\.stepps.*'train\.steps'"),
     ],
