@@ -10,10 +10,11 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from electra.errors import InputError
 
@@ -102,13 +103,25 @@ def appearing_whole(folder: Path) -> Iterator[Path]:
         raise
 
 
-def write_derived(folder: Path, facts: dict[str, Any], fill: Callable[[Path], None]) -> None:
-    """Write a sealed folder, in place of a damaged one; several commands may write the same at a time."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+Keep = Literal["in_cache", "in_memory"]
+"""Where something that is derived from a dataset is kept."""
+
+
+def derived_folder(data: Path, facts: dict[str, Any]) -> Path:
+    """Where what is derived from a dataset is kept: the facts say of what, and how."""
+    return data / CACHE / f"{facts['kind']}-{hashlib.sha256(to_json(facts)).hexdigest()[:16]}"
+
+
+def keep_derived(folder: Path, facts: dict[str, Any], fill: Callable[[Path], None]) -> None:
+    """Write a sealed folder, in place of a damaged one, or say that it cannot be written.
+
+    Several commands may write the same at a time.
+    """
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
         fill(unfinished)
         write_manifest(unfinished, facts)
         if not is_whole(folder, kind=facts["kind"]):
@@ -119,6 +132,11 @@ def write_derived(folder: Path, facts: dict[str, Any], fill: Callable[[Path], No
                 # Another one was faster.
                 if not is_whole(folder, kind=facts["kind"]):
                     raise
+    except OSError as error:
+        print(
+            f"electra: warning: {folder} cannot be written ({error.strerror}): each run makes it anew",
+            file=sys.stderr,
+        )
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -163,7 +163,7 @@ def test_data_that_cannot_be_written_to(data, monkeypatch, capsys):
 
     kept = opened(data)
     (data / files.CACHE).rename(data.parent / "elsewhere")
-    monkeypatch.setattr(ngrams, "_write", refuse)
+    monkeypatch.setattr(files, "write_manifest", refuse)
     assert equal(opened(data), kept)
     assert "warning" in capsys.readouterr().err
 

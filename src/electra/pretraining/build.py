@@ -75,7 +75,7 @@ class Data:
             folder=folder, rows=rows, valid_rows=Rows(folder, "valid"), tokenizer=tokenizer, tokens=tokens
         )
 
-    def with_ngrams(self, tokens: int, world: World) -> "Data":
+    def with_ngrams(self, tokens: int, world: World, *, keep: files.Keep) -> "Data":
         """The same with the index of at most so many tokens, made by one process if it is not there yet."""
         index = None
         for turn in (world.writes, not world.writes):
@@ -85,6 +85,7 @@ class Data:
                     special_ids=self.tokens.special_ids,
                     vocab_size=self.tokens.vocab_size,
                     tokens=tokens,
+                    keep=keep if world.writes else "in_memory",
                 )
             world.barrier()
         return replace(self, tokens=replace(self.tokens, ngrams=index))
@@ -110,7 +111,7 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
     """Put a run together: data, objective, problem, optimizer."""
     data = Data.read(Path(settings.data))
     if settings.generator.kind == "ngram" and settings.objective != "mlm":
-        data = data.with_ngrams(settings.generator.ngram_tokens, engine.world)
+        data = data.with_ngrams(settings.generator.ngram_tokens, engine.world, keep=keep_of(settings))
     encoder = settings.model.encoder(vocab_size=data.tokens.vocab_size)
     if encoder.max_position_embeddings < data.rows.seq_length:
         raise InputError(
@@ -185,10 +186,15 @@ def start_embeddings(
                 vocab_size=data.tokens.vocab_size,
                 special_ids=data.tokens.special_ids,
                 size=encoder.embedding_size,
-                keep="in_cache" if world.writes and not settings.dry_run else "in_memory",
+                keep=keep_of(settings) if world.writes else "in_memory",
             )
             start_at_vectors(objective, vectors_VE, std=encoder.initializer_range)
         world.barrier()
+
+
+def keep_of(settings: PretrainRunConfig) -> files.Keep:
+    """Where to keep what is derived from the data: a dry run writes nothing."""
+    return "in_memory" if settings.dry_run else "in_cache"
 
 
 def is_resumed(settings: PretrainRunConfig) -> bool:

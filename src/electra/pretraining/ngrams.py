@@ -20,10 +20,6 @@ by the thread that reads ahead. Special tokens are neighbours ([CLS] begins a ro
 P positions, N entries of a table, V tokens of the vocabulary, B rows, L columns.
 """
 
-import hashlib
-import os
-import shutil
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -216,65 +212,36 @@ def index_rows(rows: Rows, *, special_ids: Sequence[int], vocab_size: int, token
     return index_ids(chunks(), vocab_size=vocab_size, special_ids=special_ids, most=most)
 
 
-def open_index(rows: Rows, *, special_ids: Sequence[int], vocab_size: int, tokens: int) -> NgramIndex:
-    """The index of a dataset, mapped from its cache; made first if it is not there yet."""
-    settings = {
+def open_index(
+    rows: Rows,
+    *,
+    special_ids: Sequence[int],
+    vocab_size: int,
+    tokens: int,
+    keep: files.Keep = "in_cache",
+) -> NgramIndex:
+    """The index of a dataset, mapped from its cache; made first if it is not there, or damaged."""
+    facts = {
+        "kind": KIND,
         "format_version": FORMAT_VERSION,
         "tokens": tokens,
         "special_ids": sorted(special_ids),
         "vocab_size": vocab_size,
         "dataset_sha256": files.sha256(rows.folder / files.MANIFEST),
     }
-    name = f"{KIND}-{hashlib.sha256(files.to_json(settings)).hexdigest()[:16]}"
-    folder = rows.folder / files.CACHE / name
-    if not _is_whole(folder):
-        index = index_rows(rows, special_ids=special_ids, vocab_size=vocab_size, tokens=tokens)
-        try:
-            _write(index, folder, settings)
-        except OSError as error:
-            print(
-                f"electra: warning: {folder} cannot be written ({error.strerror}): each run makes the index "
-                "anew",
-                file=sys.stderr,
-            )
-            return index
-    return _read(folder, vocab_size=vocab_size)
+    folder = files.derived_folder(rows.folder, facts)
+    if files.is_whole(folder, kind=KIND):
+        return _read(folder, vocab_size=vocab_size)
+    index = index_rows(rows, special_ids=special_ids, vocab_size=vocab_size, tokens=tokens)
+    if keep == "in_cache":
+        files.keep_derived(folder, facts, partial(_write, index))
+    return _read(folder, vocab_size=vocab_size) if files.is_whole(folder, kind=KIND) else index
 
 
-def _is_whole(folder: Path) -> bool:
-    try:
-        manifest = files.read_manifest(folder, kind=KIND)
-    except InputError:
-        return False
-    # Not their contents: that takes longer than making them.
-    return all(
-        (folder / name).is_file() and (folder / name).stat().st_size == facts["bytes"]
-        for name, facts in manifest["files"].items()
-    )
-
-
-def _write(index: NgramIndex, folder: Path, settings: dict[str, Any]) -> None:
-    folder.parent.mkdir(exist_ok=True)
-    # Under a name of its own: several runs may make the same index at the same time.
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    unfinished.mkdir()
-    try:
-        for table in _TABLES:
-            for part, array in getattr(index, table)._asdict().items():
-                files.write_file(
-                    unfinished / _file(table, part), partial(np.save, arr=array, allow_pickle=False)
-                )
-        files.write_manifest(unfinished, {"kind": KIND, **settings})
-        if folder.exists() and not _is_whole(folder):
-            shutil.rmtree(folder)
-        try:
-            unfinished.rename(folder)
-        except OSError:
-            # Another run was faster, with the same bytes.
-            if not _is_whole(folder):
-                raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+def _write(index: NgramIndex, folder: Path) -> None:
+    for table in _TABLES:
+        for part, array in getattr(index, table)._asdict().items():
+            files.write_file(folder / _file(table, part), partial(np.save, arr=array, allow_pickle=False))
 
 
 def _read(folder: Path, *, vocab_size: int) -> NgramIndex:

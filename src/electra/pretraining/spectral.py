@@ -22,13 +22,11 @@ V tokens of the vocabulary, E numbers in a vector, K columns of the iteration, N
 matrix.
 """
 
-import hashlib
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -259,7 +257,7 @@ def open_vectors(
     vocab_size: int,
     special_ids: Sequence[int],
     size: int,
-    keep: Literal["in_cache", "in_memory"] = "in_cache",
+    keep: files.Keep = "in_cache",
 ) -> npt.NDArray[np.float32]:
     """The vectors of a dataset from its cache; made first if they are not there, or damaged."""
     num_tokens = int(rows.manifest["splits"]["train"]["tokens"])
@@ -279,21 +277,14 @@ def open_vectors(
         "special_ids": sorted(special_ids),
         "dataset_sha256": files.sha256(rows.folder / files.MANIFEST),
     }
-    name = f"{KIND}-{hashlib.sha256(files.to_json(facts)).hexdigest()[:16]}"
-    folder = rows.folder / files.CACHE / name
+    folder = files.derived_folder(rows.folder, facts)
     if files.is_whole(folder, kind=KIND):
         kept: npt.NDArray[np.float32] = np.load(folder / _TABLE, allow_pickle=False)
         return kept
     vectors_VE = spectral_vectors(chunks_of(rows), vocab_size=vocab_size, special_ids=special_ids, size=size)
     if keep == "in_cache":
         save = partial(np.save, arr=vectors_VE, allow_pickle=False)
-        try:
-            files.write_derived(folder, facts, lambda place: files.write_file(place / _TABLE, save))
-        except OSError as error:
-            print(
-                f"electra: warning: {folder} cannot be written ({error.strerror}): each run counts anew",
-                file=sys.stderr,
-            )
+        files.keep_derived(folder, facts, lambda place: files.write_file(place / _TABLE, save))
     return vectors_VE
 
 
