@@ -202,7 +202,9 @@ FAMILIES = [
     (MultipleChoice(), transformers.AutoModelForMultipleChoice),
 ]
 BY_MEAN = [
-    (family.pooled_by("mean"), automatic) for family, automatic in FAMILIES if isinstance(family, PooledFamily)
+    (family.pooled_by("mean"), automatic)
+    for family, automatic in FAMILIES
+    if isinstance(family, PooledFamily)
 ]
 
 
