@@ -76,7 +76,7 @@ def loaded(kind, automatic, folder):
     """Model and tokenizer; nothing may be missing or left over."""
     model, report = automatic.from_pretrained(folder, output_loading_info=True, **KINDS[kind][2])
     assert not any(report.values()), report
-    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder)
+    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **KINDS[kind][2])
 
 
 @EACH
