@@ -113,6 +113,30 @@ def test_the_code_on_the_card_of_a_fine_tuned_model_is_true(make_tuned, tmp_path
     assert ("Labels: " in card) == bool(FAMILIES[case].labels())
 
 
+@pytest.mark.parametrize("query_key_norm", ["none", "rms"])
+@pytest.mark.parametrize("case", ["mean of classes", "mean of values", "mean of choices"])
+def test_the_code_on_the_card_of_a_modern_model_judges_by_the_mean(
+    make_tuned, tmp_path, run_programs, monkeypatch, case, query_key_norm
+):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    asked = []
+    monkeypatch.setattr("builtins.input", asked.append)
+    modern = {"backbone": "modern", "position_embedding_type": "rotary", "embedding_size": 32}
+    _, tuned = make_tuned(FAMILIES[case], **modern, query_key_norm=query_key_norm)
+    card = export(tuned, tmp_path / "out")
+    assert "trust_remote_code=True" in card
+    assert "has no head" not in card
+    with_transformers, with_electra = run_programs(tmp_path / "out", card)
+    # A person was not asked whether the code in the folder may run.
+    assert not asked
+    if case == "mean of choices":
+        (said,) = with_electra["model"].choose(["Who ate the meal?"], [["The chef.", "The meal."]])
+        found = with_transformers["logits"].flatten().softmax(-1).tolist()
+        assert found == pytest.approx(said["probabilities"], abs=1e-5)
+    else:
+        assert "classify" in with_electra["model"].abilities
+
+
 def test_the_hub_reads_what_the_owner_said(run, tmp_path):
     card = export(run, tmp_path / "out", part="generator")
     _, front, rest = card.split("---\n", 2)

@@ -17,6 +17,7 @@ from electra.seeds import torch_generator
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.choice import MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
+from electra.tasks.families.family import PooledFamily
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
 from electra.tasks.model import FineTuned, TaskModel, save_model
@@ -39,6 +40,7 @@ KINDS = {
     "own code": ({"query_key_norm": "rms"}, "ElectraModern", {"trust_remote_code": True}),
 }
 EACH = pytest.mark.parametrize("kind", KINDS)
+OWN = "own code"
 
 
 @pytest.fixture(autouse=True)
@@ -52,10 +54,11 @@ def code_folder(tmp_path_factory, monkeypatch):
 def modern_run(make_run):
     made = {}
 
-    def make(kind, objective="electra"):
-        if (kind, objective) not in made:
-            made[kind, objective] = make_run(objective, **MODERN, **KINDS[kind][0])
-        return made[kind, objective]
+    def make(kind, objective="electra", head="plain"):
+        key = kind, objective, head
+        if key not in made:
+            made[key] = make_run(objective, discriminator_head=head, **MODERN, **KINDS[kind][0])
+        return made[key]
 
     return make
 
@@ -73,7 +76,7 @@ def loaded(kind, automatic, folder):
     """Model and tokenizer; nothing may be missing or left over."""
     model, report = automatic.from_pretrained(folder, output_loading_info=True, **KINDS[kind][2])
     assert not any(report.values()), report
-    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder)
+    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **KINDS[kind][2])
 
 
 @EACH
@@ -110,6 +113,35 @@ def test_logits_are_ours(modern_run, kind, part, tmp_path):
         else:
             found, expected = output.logits.squeeze(-1), head(hidden)
     torch.testing.assert_close(found[mask], expected[mask], **CLOSE)
+
+
+@EACH
+def test_a_detection_head_that_looks_at_cls_has_a_class(modern_run, kind, tmp_path, assert_alike):
+    run = modern_run(kind, head="with_cls")
+    # ModernBERT has no such head.
+    assert export(run, tmp_path / "out") == "ElectraModernForPreTraining"
+    model, words = loaded(OWN, transformers.AutoModelForPreTraining, tmp_path / "out")
+    inputs = words(TEXTS, return_tensors="pt", padding=True)
+    mask = inputs["attention_mask"]
+    before, after = ModelFolder(run / "final" / "discriminator"), ModelFolder(tmp_path / "out")
+    with torch.no_grad():
+        hidden = before.encoder().eval()(inputs["input_ids"], attention_mask_BL=mask)
+        expected = before.head().eval()(hidden)
+        found = model(**inputs).logits
+    torch.testing.assert_close(found[mask != 0], expected[mask != 0], **CLOSE)
+    assert after.head_state().keys() == before.head_state().keys() >= {"context_norm.weight", "norm.weight"}
+    assert all(torch.equal(one, after.head_state()[name]) for name, one in before.head_state().items())
+    assert_alike(load(tmp_path / "out").detect(TEXTS), load(run).detect(TEXTS))
+    assert export(run, tmp_path / "encoder", part="encoder") == f"{KINDS[kind][1]}Model"
+
+
+@pytest.mark.parametrize(("key", "value"), [("classifier_pooling", "max"), ("discriminator_head", "other")])
+def test_the_classes_refuse_what_they_do_not_have(modern_run, key, value, tmp_path):
+    export(modern_run(OWN), tmp_path / "out", part="encoder")
+    values = json.loads((tmp_path / "out" / "config.json").read_text())
+    files.write_json(tmp_path / "out" / "config.json", {**values, key: value})
+    with pytest.raises(ValueError, match=f"{key} is '{value}'"):
+        transformers.AutoConfig.from_pretrained(tmp_path / "out", trust_remote_code=True)
 
 
 def test_a_generator_narrower_than_its_embeddings_brings_its_classes(modern_run, tmp_path):
@@ -169,6 +201,11 @@ FAMILIES = [
     (QuestionAnswering(head="plain", answerability="off"), transformers.AutoModelForQuestionAnswering),
     (MultipleChoice(), transformers.AutoModelForMultipleChoice),
 ]
+BY_MEAN = [
+    (family.pooled_by("mean"), automatic)
+    for family, automatic in FAMILIES
+    if isinstance(family, PooledFamily)
+]
 
 
 @pytest.fixture
@@ -185,11 +222,23 @@ def modern_tuned(modern_run, tokenizer, tmp_path):
     return make
 
 
+def pooling(family):
+    return getattr(family, "head_pooling", "")
+
+
 @EACH
-@pytest.mark.parametrize(("family", "automatic"), FAMILIES, ids=lambda one: getattr(one, "name", ""))
+@pytest.mark.parametrize(
+    ("family", "automatic"),
+    [*FAMILIES, *BY_MEAN],
+    ids=lambda one: f"{pooling(one)} {one.name}" if hasattr(one, "name") else "",
+)
 def test_heads_of_tasks_give_our_logits(modern_tuned, kind, family, automatic, tmp_path):
     ours = modern_tuned(kind, family)
+    assert family.transformers_obstacle(ours.encoder.config) is None
     architecture = export(tmp_path / "tuned", tmp_path / "out")
+    if pooling(family) == "mean":
+        # ModernBERT would normalise the mean once more, and no linear layer gives its length back.
+        kind = OWN
     assert architecture.startswith(f"{KINDS[kind][1]}For")
     model, words = loaded(kind, automatic, tmp_path / "out")
     inputs = words(TEXTS, return_tensors="pt", padding=True)
@@ -213,12 +262,18 @@ def test_heads_of_tasks_give_our_logits(modern_tuned, kind, family, automatic, t
 
 
 @EACH
-def test_a_classifier_is_a_pipeline(modern_tuned, kind, tmp_path):
-    modern_tuned(kind, Classification(["good", "bad"]))
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_classifier_is_a_pipeline(modern_tuned, kind, pooling, tmp_path, assert_alike):
+    modern_tuned(kind, Classification(["good", "bad"], head_pooling=pooling))
     export(tmp_path / "tuned", tmp_path / "out")
-    classify = transformers.pipeline("text-classification", model=str(tmp_path / "out"), **KINDS[kind][2])
+    trusted = KINDS[OWN if pooling == "mean" else kind][2]
+    classify = transformers.pipeline("text-classification", model=str(tmp_path / "out"), **trusted)
     ours = load(tmp_path / "tuned").classify(TEXTS)
-    assert [said["label"] for said in classify(TEXTS)] == [said["label"] for said in ours]
+    assert_alike(load(tmp_path / "out").classify(TEXTS), ours)
+    # As a batch, in which the second text is padded.
+    for theirs, own in zip(classify(TEXTS, top_k=None, batch_size=2), ours, strict=True):
+        found = {said["label"]: said["score"] for said in theirs}
+        assert found == pytest.approx(own["probabilities"], abs=1e-5)
 
 
 @EACH

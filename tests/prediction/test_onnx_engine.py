@@ -48,6 +48,13 @@ def test_pre_trained_networks_say_the_same(run, both, make_text, assert_alike):
 
 
 @SLOW
+def test_a_detection_head_that_looks_at_cls(make_run, export_once, make_text, assert_alike):
+    run = make_run(discriminator_head="with_cls")
+    texts = [*TEXTS, make_text(50)]
+    assert_alike(load(export_once(run)[0], engine="onnx").detect(texts), load(run).detect(texts))
+
+
+@SLOW
 def test_other_positions_and_the_length_of_training(make_run, export_once, make_text, assert_alike):
     run = make_run(position_embedding_type="alibi", facts={"seq_length": 16})
     theirs = load(export_once(run)[0], engine="onnx")

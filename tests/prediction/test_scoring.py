@@ -9,6 +9,8 @@ import torch
 import transformers
 
 from electra.errors import InputError
+from electra.model.heads import DiscriminatorHeadWithCls
+from electra.model.store import open_model
 from electra.prediction import pretrained
 from electra.prediction.load import load
 from electra.tasks.families.classification import Classification
@@ -92,6 +94,20 @@ def test_energies_are_a_pseudo_likelihood_in_one_pass(electric, tokenizer):
         assert answer["scores"].keys() == {"pseudo_likelihood"}
         energies_T = logits_of(theirs, ids, tokenizer)
         assert scores_of_tokens(answer, "pseudo_likelihood") == near((-energies_T).tolist())
+
+
+def test_energies_of_a_head_that_looks_at_cls(make_run):
+    run = make_run("electric", kind="two_tower", discriminator_head="with_cls")
+    folder = open_model(run)
+    head = DiscriminatorHeadWithCls(folder.config).eval()
+    scope = "discriminator_head."
+    of_head = {name: tensor for name, tensor in folder.tensors.items() if name.startswith(scope)}
+    head.load_state_dict({name.removeprefix(scope): tensor for name, tensor in of_head.items()})
+    ids = folder.tokenizer.encode(TEXTS[:1]).ids
+    (answer,) = load(run).score(TEXTS[:1], tokens="show")
+    with torch.no_grad():
+        energies_T = head(folder.encoder().eval()(with_ends(ids, folder.tokenizer)))[0, 1:-1]
+    assert scores_of_tokens(answer, "pseudo_likelihood") == near((-energies_T).tolist())
 
 
 def test_a_long_text_is_scored_window_by_window(run, model, tokenizer, make_text):

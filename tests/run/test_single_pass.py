@@ -41,7 +41,7 @@ def test_a_run_has_both_losses_and_is_loaded_with_both_heads(one_pass, runs):
     assert {"mlm_accuracy", "sampled_accuracy", "discriminator_auc", "fixed_auc"} <= valid.keys()
     assert 0 < valid["replaced_fraction"] < 0.2
     model = load(one_pass)
-    assert model.abilities == ("embed", "detect", "fill", "corrupt")
+    assert model.abilities == ("embed", "detect", "fill", "corrupt", "score")
     assert model.fill(["the old [MASK] was in a city"])[0]["masks"][0]["candidates"]
     assert len(model.detect(["the old river"])[0]["tokens"]) == 3
     manifest = files.read_manifest(one_pass / "final", kind="model")
@@ -88,7 +88,7 @@ def test_a_head_that_sees_cls_is_kept_by_us_and_refused_for_transformers(runs, t
     run = tmp_path / "run"
     runs.pretrain(run, train__steps=2, discriminator_head="with_cls")
     model = load(run)
-    assert model.abilities == ("embed", "detect", "fill", "corrupt")
+    assert model.abilities == ("embed", "detect", "fill", "corrupt", "score")
     one, two = (model.detect([text])[0]["tokens"][1]["replaced"] for text in ("the river", "the river was"))
     assert one != two
     manifest = files.read_manifest(run / "final", kind="model")

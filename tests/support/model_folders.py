@@ -71,11 +71,11 @@ def make_text():
 def make_run(tmp_path_factory, tokenizer, tiny_config):
     """`make_run(objective, facts={}, **changes)`: a finished run as `electra pretrain` leaves it."""
 
-    def make(objective="electra", facts=None, kind="mlm", **changes):
+    def make(objective="electra", facts=None, kind="mlm", discriminator_head="plain", **changes):
         config = dataclasses.replace(tiny_config, **changes)
         special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
         tokens = TokenFacts(vocab_size=tokenizer.vocab_size, mask_id=tokenizer.mask_id, special_ids=special)
-        settings = PretrainConfig(objective=objective)
+        settings = PretrainConfig(objective=objective, discriminator_head=discriminator_head)
         generator = dataclasses.replace(settings.generator, width=0.5, kind=kind)
         settings = dataclasses.replace(settings, generator=generator)
         trained = build_objective(settings, config, tokens, seq_length=32, seed=3)
@@ -104,12 +104,13 @@ def run(make_run):
 
 @pytest.fixture(scope="session")
 def make_tuned(tmp_path_factory, tokenizer, tiny_config):
-    """`make_tuned(family)`: a fine-tuned model with random weights, and its folder."""
+    """`make_tuned(family, **changes)`: a fine-tuned model with random weights, and its folder."""
 
-    def make(family):
-        encoder = Encoder(tiny_config)
+    def make(family, **changes):
+        encoder = Encoder(dataclasses.replace(tiny_config, **changes))
         model = TaskModel(encoder, {"task": family}).eval()
         initialise(model, std=0.4, generator=torch_generator(2))
+        move_from_start(encoder)
         for name, weight in model.head("task").named_parameters():
             torch.nn.init.normal_(weight, std=0.4, generator=torch_generator(0, name))
         tuned = FineTuned(model=model, task="task", tokenizer=tokenizer, max_length=24)

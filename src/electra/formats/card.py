@@ -345,7 +345,8 @@ def class_lines(architecture: str, lines: Sequence[str], *, more: Sequence[str] 
         f"from transformers import AutoTokenizer, {name}",
         "",
         *FOLDER,
-        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        # The tokenizer has no code, but asks for the model's config, and transformers then asks a person.
+        f"tokenizer = AutoTokenizer.from_pretrained(folder{trusted})",
         f"model = {name}.from_pretrained(folder{trusted})",
         "with torch.no_grad():",
         *(f"    {line}" for line in lines),

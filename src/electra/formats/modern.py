@@ -2,11 +2,14 @@
 
 Without normalised queries and keys it is a ModernBERT (model.modernbert). No class of transformers has what
 ours has with them, so the folder then brings its own: `modeling_electra_modern.py`, which `auto_map` in
-its config.json names and transformers runs if it is told `trust_remote_code=True`.
+its config.json names and transformers runs if it is told `trust_remote_code=True`. So it does for heads that
+ModernBERT has not: those that judge a text by the mean of its hidden states, which ModernBERT would normalise
+once more, and a detection head that looks at [CLS].
 """
 
 import dataclasses
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from electra.model import modernbert
+from electra.model.heads import detection_head_of
 from electra.model.names import Role
 from electra.model.sizes import EncoderConfig
 from electra.model.store import OWN_CODE, Contents, ModelFolder, write_model
 from electra.tasks.families.classification import Regression
-from electra.tasks.families.family import Family
+from electra.tasks.families.family import Family, PooledFamily
 from electra.tasks.families.similarity import add_sentence_transformer
 from electra.tasks.families.table import describe_family
 from electra.tasks.model import TASK_KEY, load_model
@@ -48,7 +52,8 @@ def write_modern(model: ModelFolder, role: Role | None, folder: Path, *, max_len
     if role is None:
         return _write_tuned(model, folder)
     encoder, head = model.encoder().state_dict(), {} if role == "encoder" else model.head_state()
-    values = _values(model, role)
+    kind = detection_head_of(head)
+    values = _values(model, role, {} if kind == "plain" else {"discriminator_head": kind})
     if values["model_type"] == modernbert.MODEL_TYPE:
         tensors = modernbert.to_tensors(encoder, head, role)
     else:
@@ -64,7 +69,8 @@ def _write_tuned(model: ModelFolder, folder: Path) -> str:
     head, family = tuned.model.head(tuned.task), tuned.family
     about = {"task": tuned.task, "max_length": tuned.max_length, **describe_family(family), **tuned.facts}
     state = tuned.model.encoder.state_dict()
-    values = _values(model, "encoder")
+    by_mean = isinstance(family, PooledFamily) and family.head_pooling == "mean"
+    values = _values(model, "encoder", {"classifier_pooling": "mean"} if by_mean else {})
     is_modernbert = values["model_type"] == modernbert.MODEL_TYPE
     if family.transformers_obstacle(tuned.model.encoder.config) is not None:
         tensors = modernbert.to_tensors(state, {}, "encoder") if is_modernbert else _scoped(state, "encoder")
@@ -110,10 +116,10 @@ def _scoped(encoder: dict[str, Tensor], role: Role) -> dict[str, Tensor]:
     return encoder if role == "encoder" else {f"encoder.{name}": one for name, one in encoder.items()}
 
 
-def _values(model: ModelFolder, role: Role) -> dict[str, Any]:
-    """What config.json says of a network of pre-training."""
+def _values(model: ModelFolder, role: Role, only_own: Mapping[str, str]) -> dict[str, Any]:
+    """What config.json says of a network; `only_own`: what our classes alone can be told of its head."""
     config: EncoderConfig = model.config
-    if modernbert.obstacle(config) is None:
+    if modernbert.obstacle(config) is None and not only_own:
         values = modernbert.to_config(config, pad_token_id=model.tokenizer.pad_id)
         if role == "discriminator":
             values |= {"id2label": {"0": "replaced"}, "label2id": {"replaced": 0}}
@@ -125,6 +131,7 @@ def _values(model: ModelFolder, role: Role) -> dict[str, Any]:
         "auto_map": {"AutoConfig": f"{CODE.stem}.{PREFIX}Config", **classes},
         "architectures": [ARCHITECTURES[role]],
         "pad_token_id": model.tokenizer.pad_id,
+        **only_own,
     }
 
 

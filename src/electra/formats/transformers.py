@@ -130,7 +130,8 @@ def check_expressible(source: ExportSource) -> None:
     if head is not None:
         raise InputError(
             f"{source.path}: {head}. --part encoder exports the encoder without it, --to onnx all of it; a "
-            "model for transformers is pre-trained with --discriminator_head plain"
+            "model for transformers is pre-trained with --discriminator_head plain, or with --model.backbone "
+            "modern"
         )
     if obstacle is not None:
         raise InputError(

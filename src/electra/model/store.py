@@ -258,18 +258,16 @@ class ModelFolder:
         """The head of pre-training, if there is one."""
         if self.role == "encoder":
             return None
-        build, state = HEADS[self.role], self.head_state()
-        if self.role == "discriminator":
-            build = DETECTION_HEADS[detection_head_of(state)]
-        return filled(lambda: build(self.config), state, where=str(self.path))
+        return network_head(self.role, self.config, self.head_state(), where=str(self.path))
 
     def energy_head(self) -> DiscriminatorHead | None:
         """The head of Electric's discriminator, whose logit is the energy of a token; None for all others."""
         if self.role == self._head_role or self._head_role != "discriminator":
             return None
-        return filled(
-            lambda: DiscriminatorHead(self.config), self._head_state("discriminator"), where=str(self.path)
-        )
+        state = self._head_state("discriminator")
+        head = network_head("discriminator", self.config, state, where=str(self.path))
+        assert isinstance(head, DiscriminatorHead)
+        return head
 
     def partner(self) -> "ModelFolder | None":
         """The other network of the same run, in the folder beside this one; None if there is none."""
@@ -359,6 +357,16 @@ def filled(build: Callable[[], Built], state: Mapping[str, Tensor], *, where: st
     return module
 
 
+def network_head(
+    role: Role, config: EncoderConfig, state: Mapping[str, Tensor], *, where: str
+) -> NetworkHead:
+    """The head of pre-training that these weights are of."""
+    build = HEADS[role]
+    if role == "discriminator":
+        build = DETECTION_HEADS[detection_head_of(state)]
+    return filled(lambda: build(config), state, where=where)
+
+
 @torch.no_grad()
 def copy_state(state: Mapping[str, Tensor], module: nn.Module, *, where: str) -> None:
     """Give a module its weights, exactly those that it has."""
@@ -408,10 +416,13 @@ class Contents:
 
 
 def head_obstacle(names_of_weights: Iterable[str]) -> str | None:
-    """Why transformers has no class for a head with weights of these names; None if it has one."""
+    """Why transformers has no class for a head with weights of these names; None if it has one.
+
+    Modern encoders are exported with classes of their own, which have them all.
+    """
     if detection_head_of(names_of_weights) == "plain":
         return None
-    return "its detection head looks at [CLS], which no class of transformers does"
+    return "its detection head looks at [CLS], which no ELECTRA of transformers does"
 
 
 def lay_out(config: EncoderConfig | None, state: Mapping[str, Tensor], role: Role) -> Contents:

@@ -26,11 +26,11 @@ from electra.model.store import (
     CONFIG,
     GRAPH,
     HEAD_WEIGHTS,
-    HEADS,
     ONNX_KEY,
     ModelFolder,
     NetworkHead,
     copy_state,
+    network_head,
 )
 from electra.tasks.families.table import build_family
 from electra.tasks.model import TASK_KEY, FineTuned, TaskModel
@@ -155,9 +155,7 @@ def load_head(folder: ModelFolder) -> tuple[NetworkHead | None, Tensor | None]:
     vocab_size = folder.config.vocab_size
     if role == "generator" and (table_VE is None or len(table_VE) != vocab_size):
         raise InputError(f"{path} lacks {WORD_TABLE} of {vocab_size} tokens")
-    head = HEADS[role](folder.config)
-    copy_state(state, head, where=str(path))
-    return head.eval(), table_VE
+    return network_head(role, folder.config, state, where=str(path)).eval(), table_VE
 
 
 def load_tuned_graph(folder: ModelFolder) -> FineTuned:

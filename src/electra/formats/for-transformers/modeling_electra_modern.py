@@ -48,8 +48,14 @@ class ElectraModernConfig(PretrainedConfig):
         query_key_norm: str = "rms",
         global_attention_every: int = 1,
         local_attention_window: int = 128,
+        classifier_pooling: str = "cls",
+        discriminator_head: str = "plain",
         **more: Any,
     ) -> None:
+        if classifier_pooling not in ("cls", "mean"):
+            raise ValueError(f"classifier_pooling is {classifier_pooling!r}, expected cls or mean")
+        if discriminator_head not in ("plain", "with_cls"):
+            raise ValueError(f"discriminator_head is {discriminator_head!r}, expected plain or with_cls")
         self.vocab_size = vocab_size
         self.embedding_size = embedding_size
         self.hidden_size = hidden_size
@@ -64,6 +70,8 @@ class ElectraModernConfig(PretrainedConfig):
         self.query_key_norm = query_key_norm
         self.global_attention_every = global_attention_every
         self.local_attention_window = local_attention_window
+        self.classifier_pooling = classifier_pooling
+        self.discriminator_head = discriminator_head
         super().__init__(**more)
 
 
@@ -247,11 +255,21 @@ class GeneratorHead(PredictionHead):
 
 
 class DiscriminatorHead(PredictionHead):
-    """Hidden states -> one logit for each position."""
+    """Hidden states -> one logit for each position; with_cls: of its state with that of [CLS] added to it."""
 
     def __init__(self, config: ElectraModernConfig) -> None:
         super().__init__(config, config.hidden_size)
         self.output = nn.Linear(config.hidden_size, 1)
+        self.context_norm: nn.Module | None = None
+        if config.discriminator_head == "with_cls":
+            self.context_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_BLD: Tensor) -> Tensor:
+        """Logits (B, L)."""
+        if self.context_norm is not None:
+            hidden_BLD = self.context_norm(hidden_BLD + hidden_BLD[:, :1])
+        logits_BL: Tensor = self.output(super().forward(hidden_BLD)).squeeze(-1)
+        return logits_BL
 
 
 class ElectraModernForMaskedLM(ElectraModernPreTrainedModel):
@@ -285,8 +303,7 @@ class ElectraModernForPreTraining(ElectraModernPreTrainedModel):
 
     def forward(self, input_ids: Tensor | None = None, **more: Any) -> TokenClassifierOutput:
         """Logits (B, L)."""
-        head = self.discriminator_head
-        return TokenClassifierOutput(logits=head.output(head(self.encoder(input_ids, **more)[0])).squeeze(-1))
+        return TokenClassifierOutput(logits=self.discriminator_head(self.encoder(input_ids, **more)[0]))
 
 
 class ElectraModernWithClassifier(ElectraModernPreTrainedModel):
@@ -307,15 +324,32 @@ class ElectraModernWithClassifier(ElectraModernPreTrainedModel):
         logits: Tensor = self.classifier(self.dropout(self.encoder(input_ids, **more)[0]))
         return logits
 
+    def judge_row(self, input_ids: Tensor | None, attention_mask: Tensor | None, **more: Any) -> Tensor:
+        """Logits of a whole row: by [CLS], or by the mean of all positions that are not padding."""
+        hidden_BLD = self.encoder(input_ids, attention_mask=attention_mask, **more)[0]
+        if self.config.classifier_pooling == "cls":
+            vector_BD = hidden_BLD[:, 0]
+        elif attention_mask is None:
+            vector_BD = hidden_BLD.mean(dim=1)
+        else:
+            total_BD = hidden_BLD.masked_fill((attention_mask == 0)[..., None], 0.0).sum(dim=1)
+            vector_BD = total_BD / attention_mask.sum(dim=1, keepdim=True)
+        logits: Tensor = self.classifier(self.dropout(vector_BD))
+        return logits
+
 
 class ElectraModernForSequenceClassification(ElectraModernWithClassifier):
     """A label, labels or a number for a text."""
 
     def forward(
-        self, input_ids: Tensor | None = None, labels: Tensor | None = None, **more: Any
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **more: Any,
     ) -> SequenceClassifierOutput:
         """Logits (B, labels)."""
-        logits, loss = self.judge(input_ids, **more)[:, 0], None
+        logits, loss = self.judge_row(input_ids, attention_mask, **more), None
         if labels is not None:
             match self.config.problem_type:
                 case "regression":
@@ -361,5 +395,5 @@ class ElectraModernForMultipleChoice(ElectraModernWithClassifier):
         """Logits (B, choices)."""
         mask = None if attention_mask is None else attention_mask.flatten(0, 1)
         more.pop("token_type_ids", None)
-        logits = self.judge(input_ids.flatten(0, 1), attention_mask=mask, **more)[:, 0, 0]
+        logits = self.judge_row(input_ids.flatten(0, 1), mask, **more)
         return MultipleChoiceModelOutput(logits=logits.view(input_ids.shape[:2]))

@@ -424,7 +424,8 @@ class PooledFamily(Family[ExampleT]):
 
     def pooling_obstacle(self, config: EncoderConfig, architecture: str) -> str | None:
         """Why a class of transformers cannot judge by the same vector, or None if it can."""
-        if self.head_pooling == "cls":
+        # The classes that lie beside a modern encoder in its export take the mean, too.
+        if self.head_pooling == "cls" or config.is_modern:
             return None
         return f"{architecture} judges a text by its [CLS], and this head by the mean of all hidden states"
 
