@@ -68,7 +68,7 @@ def test_one_line_says_where_and_what(whole, served, capsys):
     main(["--model", str(whole), "--port", "0", "--queue_size", "3"])
     printed = capsys.readouterr()
     (line,) = printed.out.splitlines()
-    assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d+  can embed, detect, fill, corrupt  .*", line)
+    assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d+  can embed, detect, fill, corrupt.*", line)
     assert printed.err == ""
     ((server, sockets),) = served
     assert server.config.timeout_graceful_shutdown == 30
