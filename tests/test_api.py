@@ -92,6 +92,7 @@ def test_every_key_of_a_command_is_a_keyword_with_an_example(name):
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters.values())
 
 
+@pytest.mark.slow
 def test_functions_stay_functions_when_everything_is_imported():
     modules = ["formats.export", "prediction.load", "pretraining.build", "tasks.finetuning", "text.dataset"]
     code = "".join(f"import electra.{module}\n" for module in modules)
@@ -100,6 +101,7 @@ def test_functions_stay_functions_when_everything_is_imported():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_from_a_folder_of_text_to_answers(data, tmp_path, monkeypatch, capsys):
     assert data.counts["rows"] > 0
     assert data.counts["valid_rows"] > 0
@@ -157,6 +159,7 @@ def test_from_a_folder_of_text_to_answers(data, tmp_path, monkeypatch, capsys):
     exec(compile(program, "README.md", "exec"), {})
 
 
+@pytest.mark.slow
 def test_a_run_in_a_thread_of_a_notebook_or_server(data, tmp_path, monkeypatch):
     monkeypatch.setattr("electra.report.write_report", lambda folder: "not written: this is a test")
     runs = []

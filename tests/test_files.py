@@ -39,6 +39,7 @@ def test_every_flipped_bit_is_found_and_named(sealed, name):
         assert "SHA-256" in problem
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_the_manifest_is_found(sealed):
     path = sealed / files.MANIFEST
     whole = path.read_bytes()

@@ -41,6 +41,7 @@ def package_files():
     return {f"electra/{path.relative_to(PACKAGE).as_posix()}" for path in found}
 
 
+@pytest.mark.slow
 def test_the_wheel_is_the_package_and_nothing_else(unpacked):
     files = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*") if path.is_file()}
     assert {name for name in files if ".dist-info/" not in name} == package_files()

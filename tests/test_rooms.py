@@ -69,6 +69,7 @@ def is_allowed(name: str, room: str) -> bool:
 MODULES = sorted(SRC.rglob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SRC)))
 def test_imports_keep_to_the_table(path):
     room = room_of(path)

@@ -32,6 +32,7 @@ def test_each_point_differs_from_the_base_in_one_value_and_comes_once():
     assert sorted(different) == [0, 1, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_all_points_are_measured_and_held_against_what_they_need(monkeypatch, tmp_path, capsys):
     asked = []
 
@@ -62,6 +63,7 @@ def test_processes_share_the_rows_but_not_the_weights():
     assert shared.activations < alone.activations
 
 
+@pytest.mark.slow
 def test_the_base_takes_its_steps(tmp_path):
     data = growth.write_data(tmp_path, base_of(TINY), steps=1)
     turn = take_turn(TINY, "step", data)

@@ -16,6 +16,7 @@ def test_ours_beside_each_of_the_others(contest_result):
     assert [bar.label for bar in ratios("pretrain", contest_result)] == ["against plain"]
 
 
+@pytest.mark.slow
 def test_the_picture_has_bars_and_curves(contest_result, growth_result, tmp_path):
     path = tmp_path / "bench.svg"
     draw_picture({"pretrain": contest_result, "growth": growth_result}, path)

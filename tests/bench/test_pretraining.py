@@ -5,6 +5,7 @@ from electra.bench.pretraining import CONTESTANTS, PretrainBenchConfig, contest,
 TINY = PretrainBenchConfig(size="tiny", batch_size=2, seq_length=16, vocab_size=100, steps=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contestant", CONTESTANTS)
 def test_every_contestant_takes_its_steps(contestant, tmp_path):
     assert contest(TINY, tmp_path).contestants == CONTESTANTS
@@ -13,6 +14,7 @@ def test_every_contestant_takes_its_steps(contestant, tmp_path):
     assert min(turn.seconds) > 0
 
 
+@pytest.mark.slow
 def test_work_grows_with_the_batch(tmp_path):
     once, twice = (
         contest(PretrainBenchConfig(size="tiny", batch_size=size, vocab_size=100), tmp_path / str(size))

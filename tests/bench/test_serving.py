@@ -22,6 +22,7 @@ def material(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "contestant",
     [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("server")) for name in CONTESTANTS],
@@ -98,6 +99,7 @@ def test_nothing_cannot_be_measured(key):
         ServeBenchConfig(**{key: 0})
 
 
+@pytest.mark.slow
 def test_what_transformers_cannot_load_it_does_not_run(material, tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "transformers_obstacle", lambda config: "it turns queries")
     known = contest(ServeBenchConfig(model=str(material / "model"), texts=3), tmp_path)

@@ -54,6 +54,7 @@ def as_tensors(inputs):
     return {name: torch.from_numpy(array) for name, array in inputs.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("position", "part"),
     [
@@ -92,6 +93,7 @@ def assert_as_transformers(folder, theirs, outputs):
         assert_exact(found[text], wanted[text])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "kind"), [("discriminator", "ElectraForPreTraining"), ("generator", "ElectraForMaskedLM")]
 )
@@ -102,6 +104,7 @@ def test_the_logits_are_those_of_transformers(run, export_once, part, kind):
     assert_as_transformers(folder, theirs, ["logits"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["classification", *(pytest.param(name, marks=SLOW) for name in FAMILIES if name[0] != "c")]
 )

@@ -203,6 +203,7 @@ def close(ours, theirs):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_authors_slots_are_moments(authors, tmp_path):
     """Their dump of the fifth step, written as the checkpoint that they would have saved."""
     _, vocabulary, dump, _ = authors

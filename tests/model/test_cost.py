@@ -203,6 +203,7 @@ def test_the_whole_is_the_sum_of_its_parts():
     assert memory.total == 16000 + memory.logits + memory.activations
 
 
+@pytest.mark.slow
 def test_layers_that_are_computed_twice_keep_only_what_enters_them():
     config = EncoderConfig.preset("tiny", vocab_size=100, num_hidden_layers=8)
 

@@ -276,6 +276,7 @@ def test_packed_rows_give_what_padded_ones_do(kind, monkeypatch):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_compiled_graph_serves_rows_of_all_lengths(kind):
     from torch._dynamo.testing import CompileCounter

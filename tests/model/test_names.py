@@ -36,6 +36,7 @@ def test_every_variable_of_the_authors_is_one_tensor_of_ours(size, shared: Path,
     assert translated == {name: shape for name, shape in ours.items() if "generator.embeddings" not in name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["tiny", "small", "base", "large"])
 @pytest.mark.parametrize(
     ("part", "model_class"), [("discriminator", "ElectraForPreTraining"), ("generator", "ElectraForMaskedLM")]

@@ -34,6 +34,7 @@ def both(run, export_once, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_pre_trained_networks_say_the_same(run, both, make_text, assert_alike):
     ours, theirs = load(run), load(both / "discriminator", engine="onnx")
     assert theirs.abilities == ours.abilities == ("embed", "detect", "fill", "corrupt", "score")
@@ -93,6 +94,7 @@ def ask(model, texts):
     return model.answer(["the old river"] * len(texts), texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["classification", *(pytest.param(name, marks=SLOW) for name in METHODS if name[0] != "c")]
 )

@@ -60,6 +60,7 @@ def test_processes_see_the_parts_of_the_same_rows(toy):
     assert metrics.summarise(metrics.add(halves)) == metrics.summarise(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["electra", "adversarial", "electric"])
 def test_what_learns_to_detect_is_above_chance(toy, name):
     objective = toy.objective(name)

@@ -248,6 +248,7 @@ def test_stages_are_phases(toy):
     assert staged.phase(0) == staged.phase(first - 1) != staged.phase(first)
 
 
+@pytest.mark.slow
 def test_flops_grow_with_what_an_objective_computes():
     encoder = EncoderConfig.preset("small")
     flops = {
@@ -308,6 +309,7 @@ def test_first_weights_spread_as_told(toy, spread):
         assert weights.std().item() == pytest.approx(0.88 * spread, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2, 5])
 @pytest.mark.parametrize(
     "changes",

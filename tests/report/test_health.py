@@ -28,6 +28,7 @@ def test_a_discriminator_that_finds_little_is_out_of_range(make_run):
     assert "Discriminator recall" in overall(read_runs([folder])[0])
 
 
+@pytest.mark.slow
 def test_collapse_is_the_verdict_of_the_run_itself_at_its_last_evaluation(make_run):
     past = [("collapse", 0.25, "recall 0.000")]
     (recovered,) = read_runs([make_run("recovered", events=past)])
@@ -96,6 +97,7 @@ def test_a_generator_that_copies_what_it_sees_is_judged_at_masks(make_run):
     assert "mlm_accuracy" not in found
 
 
+@pytest.mark.slow
 def test_hidden_states_are_judged_and_shown_by_layer(make_run):
     below = {"states_rank_layer_1": 40.0, "states_cosine_layer_1": 0.3}
     below |= {"states_rank_layer_10": 7.0, "states_cosine_layer_10": 0.8}

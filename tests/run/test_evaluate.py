@@ -122,6 +122,7 @@ def test_an_unknown_label_is_named_with_its_line(model, tmp_path, capsys):
     assert "acceptible" in error
 
 
+@pytest.mark.slow
 def test_an_encoder_is_no_fine_tuned_model(whole, data, capsys):
     evaluate(whole, "--data", data, code=cli.BAD_INPUT)
     assert "electra finetune" in capsys.readouterr().err

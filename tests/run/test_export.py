@@ -102,6 +102,7 @@ def test_data_that_is_gone_or_another_leaves_its_hash(whole, runs, tmp_path):
     assert data == {"Data set hash": files.sha256(runs.data / "manifest.json")}
 
 
+@pytest.mark.slow
 def test_the_card_of_a_fine_tuned_model_has_scores_with_their_spread(tuned, whole, table, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["--task", "csv", "--data", str(table)]

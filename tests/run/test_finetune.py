@@ -135,6 +135,7 @@ def interrupt(monkeypatch):
     return at
 
 
+@pytest.mark.slow
 def test_the_folder_holds_what_is_promised(tuned):
     content = scores_of(tuned)
     assert (content["task"], content["kind"], content["main_score"]) == ("sst2", "classification", "accuracy")
@@ -193,6 +194,7 @@ def test_seeds_differ(tuned):
     assert not torch.equal(*heads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [[(0, 5)], [(0, 1), (1, 20), (2, 8)]])
 def test_stopped_and_continued_is_bit_for_bit_the_same(tune, tuned, tmp_path, interrupt, stops):
     interrupt(*stops)
@@ -204,6 +206,7 @@ def test_stopped_and_continued_is_bit_for_bit_the_same(tune, tuned, tmp_path, in
     assert scores_of(tmp_path / "out")["splits"] == scores_of(tuned)["splits"]
 
 
+@pytest.mark.slow
 def test_the_same_holds_in_bf16(tune, tmp_path, interrupt):
     keys = {"seeds": 1, "train__epochs": 1, "train__precision": "bf16", "checkpoint__save_every": 2}
     tune(tmp_path / "whole", **keys)
@@ -213,6 +216,7 @@ def test_the_same_holds_in_bf16(tune, tmp_path, interrupt):
     assert_same_seed(tmp_path / "parts" / "seed-0", tmp_path / "whole" / "seed-0")
 
 
+@pytest.mark.slow
 def test_a_crash_costs_only_what_came_after_the_last_checkpoint(tune, tuned, tmp_path, monkeypatch):
     begin, worked_on = FinetuneProblem.begin, []
 
@@ -254,6 +258,7 @@ def test_killed_and_continued_is_bit_for_bit_the_same(model, data, tune, tuned, 
     assert scores_of(out)["splits"] == scores_of(tuned)["splits"]
 
 
+@pytest.mark.slow
 def test_finished_seeds_are_not_trained_again(tune, tuned, tmp_path, monkeypatch):
     shutil.copytree(tuned, tmp_path / "out")
     worked_on = []
@@ -286,6 +291,7 @@ def test_other_data_is_refused(tune, tuned, tmp_path, capsys):
     assert "--data" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_saved_config_does_the_same_again(tuned, tmp_path):
     out = tmp_path / "again"
     assert cli.main(["finetune", "--config", str(tuned / "config.yaml"), "--out", str(out)]) == cli.OK
@@ -331,6 +337,7 @@ def forget_reading(model, place):
     return folder
 
 
+@pytest.mark.slow
 def test_pooling_and_layer_decay_fit_the_encoder(model, data, tuned, tmp_path):
     assert read_settings(model, data) == ("mean", 1.0)
     assert read_settings(model, data, "--pooling=auto", "--train.layer_decay=auto") == ("mean", 1.0)
@@ -343,6 +350,7 @@ def test_pooling_and_layer_decay_fit_the_encoder(model, data, tuned, tmp_path):
     assert read_settings(tuned, data) == ("cls", 1.0)
 
 
+@pytest.mark.slow
 def test_a_pooling_that_no_head_has_is_refused(tune, tmp_path, capsys):
     rows = ["text,other,label", *(f"a fast model {number},a small city,{number % 5}" for number in range(30))]
     (tmp_path / "pairs.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -378,6 +386,7 @@ def averaged(tune, more_data, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_the_mean_of_all_states_learns_the_rule(averaged, model, more_data):
     content = scores_of(averaged)
     assert (content["train"]["pooling"], content["train"]["layer_decay"]) == ("mean", 1.0)
@@ -394,6 +403,7 @@ def test_the_mean_of_all_states_learns_the_rule(averaged, model, more_data):
     assert cli.main(["evaluate", f"--model={averaged}", "--task=sst2", f"--data={more_data}"]) == cli.OK
 
 
+@pytest.mark.slow
 def test_what_was_chosen_holds_when_the_run_goes_on(tune, averaged, more_data, model, tmp_path, capsys):
     # The same weights, of which nobody knows any more how much they have read.
     before = forget_reading(model, tmp_path / "before")
@@ -431,6 +441,7 @@ def test_a_dry_run_says_everything_and_writes_nothing(tune, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_random_weights_for_control(tune, model, tmp_path):
     tune(tmp_path / "none", model="none", like=model, seeds=1, train__steps=1, train__epochs=None)
     assert re.fullmatch(rf"random\b.* {model}", scores_of(tmp_path / "none")["model"])
@@ -458,6 +469,7 @@ def test_fewer_examples_are_told(tune, tmp_path, capsys):
     assert "10 examples" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_several_tasks_share_an_encoder(tune, tmp_path):
     tune(tmp_path / "out", task="sst2,cola", seeds=2, train__epochs=1)
     for task in ("sst2", "cola"):
@@ -474,6 +486,7 @@ def test_several_tasks_share_an_encoder(tune, tmp_path):
     assert "mcc" in history[0]["dev"]
 
 
+@pytest.mark.slow
 def test_glue_runs_what_a_folder_has(tune, tmp_path, capsys):
     tune(tmp_path / "out", task="glue", seeds=1, train__epochs=1)
     out = capsys.readouterr().out
@@ -490,6 +503,7 @@ def test_glue_runs_what_a_folder_has(tune, tmp_path, capsys):
     assert "longer" in table
 
 
+@pytest.mark.slow
 def test_a_sweep_shows_its_trials_and_says_what_dev_was_used_for(tune, tmp_path, capsys):
     tune(tmp_path / "out", seeds=1, train__epochs=1, sweep__trials=3)
     record = json.loads((tmp_path / "out" / "sweep.json").read_text())
@@ -608,6 +622,7 @@ def test_real_data_goes_all_the_way(tune, shared, tmp_path, task):
     assert load_model(tmp_path / "out").task == task
 
 
+@pytest.mark.slow
 def test_muon_with_layer_decay_learns_and_is_resumed_exactly(tune, tmp_path, interrupt):
     keys = {"train__optimizer": "muon", "train__layer_decay": 0.9, "seeds": 1, "keep_checkpoints": True}
     tune(tmp_path / "whole", **keys)

@@ -60,6 +60,7 @@ def test_from_is_a_word_of_the_command(words, expected):
     assert as_options(words) == expected
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_tensorflow_checkpoint_bit_for_bit(checkpoint, whole, runs, tmp_path, capsys):
     run = tmp_path / "run"
     words = ["--from", "tensorflow", str(checkpoint), "--out", str(tmp_path / "model"), *HEADS]
@@ -94,6 +95,7 @@ def test_without_a_run_the_model_alone_is_written(checkpoint, whole, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_run_come_back_from_transformers_and_can_be_trained(whole, runs, tmp_path, capsys):
     parts = [str(whole / "final" / part) for part in ("discriminator", "generator")]
     run, out = tmp_path / "run", tmp_path / "model"
@@ -111,6 +113,7 @@ def test_the_parts_of_a_run_come_back_from_transformers_and_can_be_trained(whole
     assert "Adam" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_step_can_be_counted_anew(checkpoint, runs, tmp_path):
     run = tmp_path / "run"
     words = ["--from", "tensorflow", str(checkpoint), "--out", str(tmp_path / "model"), *HEADS, "--step", "0"]

@@ -29,6 +29,7 @@ def modern(runs, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_it_learns_and_its_networks_are_written(runs, modern):
     train = runs.lines(modern, "train")
     assert train[-1]["metrics"]["mlm_loss"] < train[0]["metrics"]["mlm_loss"]
@@ -44,6 +45,7 @@ def test_it_learns_and_its_networks_are_written(runs, modern):
         )
 
 
+@pytest.mark.slow
 def test_stopped_and_continued_is_bit_for_bit_the_same(runs, modern, tmp_path, interrupt):
     interrupt(7)
     runs.pretrain(tmp_path / "run", **MODERN, code=cli.INTERRUPTED)
@@ -56,6 +58,7 @@ def test_another_backbone_is_no_way_to_resume(runs, modern, capsys):
     assert "model.backbone" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["", "final"])
 def test_a_start_keeps_its_backbone(runs, modern, place, tmp_path):
     kept = ("--data", "--out", "--train", "--valid", "--log", "--checkpoint")
@@ -111,6 +114,7 @@ def run_card(folder, monkeypatch):
         exec(compile(program, "README.md", "exec"), {})
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_model_predicts(tuned, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:3]), encoding="utf-8")
     say("predict", model=tuned, input=tmp_path / "texts.txt", out=tmp_path / "said.csv")
@@ -162,6 +166,7 @@ def test_networks_are_exported(modern, form, part, tmp_path, monkeypatch, assert
             assert_alike(model.embed(texts), ours.embed(texts))
 
 
+@pytest.mark.slow
 def test_the_server_answers_as_the_model_does(modern, tuned):
     for folder, ability in ((modern, "detect"), (modern, "fill"), (modern, "corrupt"), (tuned, "classify")):
         model, texts = load(folder), ["the old [MASK] was in a city", TEXTS[0]]
@@ -171,6 +176,7 @@ def test_the_server_answers_as_the_model_does(modern, tuned):
         assert answer.content == {"results": getattr(model, ability)(texts)}
 
 
+@pytest.mark.slow
 def test_its_cost_is_planned(capsys):
     say("plan", model__size="tiny", model__backbone="modern", model__global_attention_every=2)
     assert "parameters" in capsys.readouterr().out

@@ -154,6 +154,7 @@ def registered(monkeypatch):
     monkeypatch.setitem(FAMILIES, Ordinal.name, Ordinal)
 
 
+@pytest.mark.slow
 def test_a_registered_family_goes_from_the_table_to_the_server(registered, make_run, tmp_path, capsys):
     write_table(tmp_path / "train.csv", 96)
     write_table(tmp_path / "dev.csv", 24)
@@ -197,6 +198,7 @@ def test_a_registered_family_goes_from_the_table_to_the_server(registered, make_
     assert electra.load(tmp_path / "shipped").ask("rate", texts=["fast"]) == answers[1:]
 
 
+@pytest.mark.slow
 def test_a_kind_that_is_not_in_the_table_is_refused(make_run, tmp_path, capsys):
     write_table(tmp_path / "train.csv", 4)
     words = ["--model", str(make_run()), "--task=csv", f"--data={tmp_path}", "--own.kind=stars"]

@@ -20,6 +20,7 @@ def printed(capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_electra_small_as_in_the_paper():
     plan = plan_of("--hardware", "V100")
     assert sum(plan.needs.parameters.values()) == 14_196_219
@@ -40,6 +41,7 @@ def test_muon_keeps_one_moment_of_the_layers_matrices():
     assert adam.needs.disk - muon.needs.disk == 4 * matrices * 4
 
 
+@pytest.mark.slow
 def test_more_devices_are_faster_but_not_quite_as_many_times():
     one, four = (plan_of("--model.size", "tiny", "--hardware", "A100", "--devices", n) for n in ("1", "4"))
     assert 3 < one.needs.seconds / four.needs.seconds < 4
@@ -68,6 +70,7 @@ def test_the_budget_that_is_used_up_first_counts(budget, steps):
         assert plan.work.steps == steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mlm", "electra_15", "replace_mlm", "all_tokens_mlm"])
 def test_other_objectives(objective):
     electra, other = (
@@ -79,6 +82,7 @@ def test_other_objectives(objective):
     assert (other.needs.paper_flops is None) == (objective in ("replace_mlm", "all_tokens_mlm"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ngram", "unigram", "uniform"])
 def test_one_pass_costs_as_much_as_masked_language_modelling(kind):
     words = ("--model.size", "tiny", "--hardware", "A100")

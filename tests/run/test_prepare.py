@@ -230,6 +230,7 @@ def test_duplicates_are_dropped_and_counted(tmp_path):
     assert manifest_of(tmp_path / "kept")["splits"]["train"]["documents"] > 20
 
 
+@pytest.mark.slow
 def test_standard_input(tmp_path):
     text = "\n\n".join(paragraphs(30)).encode()
     command = [sys.executable, "-m", "electra", "prepare", "--corpus", "-", "--out", str(tmp_path / "data")]

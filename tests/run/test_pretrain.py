@@ -76,12 +76,14 @@ def test_transformers_opens_the_final_models(whole, part):
     assert tokenizer.mask_token == "[MASK]"
 
 
+@pytest.mark.slow
 def test_the_saved_config_runs_the_run_again(runs, whole, tmp_path):
     command = ["pretrain", "--config", str(whole / "config.yaml"), "--out", str(tmp_path / "again")]
     assert cli.main(command) == cli.OK
     runs.assert_same(tmp_path / "again", whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [(10,), (5, 10, 15), (1, 19)])
 def test_stopped_and_continued_is_bit_for_bit_the_same(whole, runs, tmp_path, interrupt, stops):
     interrupt(*stops)
@@ -92,6 +94,7 @@ def test_stopped_and_continued_is_bit_for_bit_the_same(whole, runs, tmp_path, in
     runs.assert_same(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 @pytest.mark.numeric
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_same_holds_with_accumulation(runs, tmp_path, interrupt, precision):
@@ -103,6 +106,7 @@ def test_the_same_holds_with_accumulation(runs, tmp_path, interrupt, precision):
     runs.assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.slow
 @pytest.mark.numeric
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_accumulation_gives_the_loss_of_the_whole_batch(runs, tmp_path, precision):
@@ -116,6 +120,7 @@ def test_accumulation_gives_the_loss_of_the_whole_batch(runs, tmp_path, precisio
         assert first["discriminator_auc"] == pytest.approx(other["discriminator_auc"])
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_precision_that_it_began_with(runs, tmp_path, interrupt, monkeypatch):
     monkeypatch.setenv("ELECTRA_AUTO_PRECISION", "bf16")
     interrupt(2)
@@ -134,6 +139,7 @@ def test_a_finished_run_is_left_as_it_is(whole, runs):
     assert runs.learned(whole)[0] == before[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_within_one_step(runs, tmp_path, interrupt, number):
     interrupt(6, number=number)
@@ -142,6 +148,7 @@ def test_a_signal_saves_within_one_step(runs, tmp_path, interrupt, number):
     assert runs.lines(tmp_path / "run", "train")[-1]["step"] == 7
 
 
+@pytest.mark.slow
 def test_a_signal_in_an_evaluation_saves_and_the_evaluation_is_made_later(whole, runs, tmp_path, monkeypatch):
     look, seen = PretrainProblem._look, []
 
@@ -160,6 +167,7 @@ def test_a_signal_in_an_evaluation_saves_and_the_evaluation_is_made_later(whole,
     runs.assert_same(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGUSR1", "checkpoint_now"])
 def test_a_request_to_save_is_answered_and_training_goes_on(
     whole, runs, tmp_path, interrupt, monkeypatch, how
@@ -177,6 +185,7 @@ def test_a_request_to_save_is_answered_and_training_goes_on(
     runs.assert_same(run, whole)
 
 
+@pytest.mark.slow
 def test_a_changed_config_is_refused_by_its_keys(runs, tmp_path, interrupt, capsys):
     interrupt(5)
     runs.pretrain(tmp_path / "run", code=cli.INTERRUPTED)
@@ -212,6 +221,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(whole, runs, t
     runs.assert_same(run, whole)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_changes_nothing(runs, tmp_path, spoil):
     spoil(3)
     runs.pretrain(tmp_path / "run", train__steps=5, checkpoint__save_every=1, checkpoint__keep_last=9)
@@ -225,6 +235,7 @@ def test_a_loss_that_is_no_number_changes_nothing(runs, tmp_path, spoil):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_several_in_a_row_go_back_and_leave_the_batches_out(runs, tmp_path, spoil):
     spoil(5, 6, 7)
     runs.pretrain(tmp_path / "run", health__max_bad_steps=3)
@@ -235,12 +246,14 @@ def test_several_in_a_row_go_back_and_leave_the_batches_out(runs, tmp_path, spoi
     assert all(record["loss"] is not None for record in runs.lines(tmp_path / "run", "train"))
 
 
+@pytest.mark.slow
 def test_a_spike_that_stays_goes_back(runs, tmp_path, spoil):
     spoil(9, 10, 11, factor=50.0)
     runs.pretrain(tmp_path / "run", health__spike_steps=3)
     assert runs.events(tmp_path / "run", "rolled_back") == [8]
 
 
+@pytest.mark.slow
 def test_after_three_times_it_ends_with_advice(runs, tmp_path, spoil, capsys):
     spoil(*range(5, 100))
     runs.pretrain(tmp_path / "run", health__max_bad_steps=2, code=cli.BAD_INPUT)
@@ -248,6 +261,7 @@ def test_after_three_times_it_ends_with_advice(runs, tmp_path, spoil, capsys):
     assert len(runs.events(tmp_path / "run", "rolled_back")) == 3
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_is_needed_and_writes_nothing(runs, tmp_path, capsys):
     assert cli.main([*runs.words(tmp_path / "run"), "--dry_run=true"]) == cli.OK
     shown = capsys.readouterr().out
@@ -256,6 +270,7 @@ def test_a_dry_run_says_what_is_needed_and_writes_nothing(runs, tmp_path, capsys
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_time_budget_ends_the_run_and_the_schedule(runs, tmp_path):
     runs.pretrain(tmp_path / "run", train__max_time="2s", train__steps=10**6)
     last = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
@@ -267,12 +282,14 @@ def test_a_time_budget_ends_the_run_and_the_schedule(runs, tmp_path):
         assert after["learning_rate"] <= 0.01 * max(0.0, 1 - before["seconds"] / 2)
 
 
+@pytest.mark.slow
 def test_a_token_budget_ends_the_run(runs, tmp_path):
     runs.pretrain(tmp_path / "run", train__max_tokens="1e3")
     tokens = [record["tokens"] for record in runs.lines(tmp_path / "run", "train")]
     assert tokens[-2] < 1000 <= tokens[-1]
 
 
+@pytest.mark.slow
 def test_auto_finds_a_micro_batch_that_fits(runs, tmp_path, monkeypatch):
     monkeypatch.setattr("electra.train.devices.free_memory", lambda device: 2_000_000)
     runs.pretrain(tmp_path / "run", train__micro_batch="auto", train__steps=2)
@@ -280,6 +297,7 @@ def test_auto_finds_a_micro_batch_that_fits(runs, tmp_path, monkeypatch):
     assert 1 <= chosen < 8
 
 
+@pytest.mark.slow
 def test_layers_computed_twice_take_less_memory_and_lose_the_same(runs, tmp_path, capsys):
     def kept(**keys):
         runs.pretrain(tmp_path / "preview", dry_run="true", **keys)
@@ -293,6 +311,7 @@ def test_layers_computed_twice_take_less_memory_and_lose_the_same(runs, tmp_path
     assert kept(**twice, train__batch_size=128) < kept(train__batch_size=128)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_names_the_key(runs, tmp_path, monkeypatch, capsys):
     def full(self):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -302,6 +321,7 @@ def test_memory_that_runs_out_names_the_key(runs, tmp_path, monkeypatch, capsys)
     assert "--train.micro_batch 4" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_runs_in_one_folder_are_refused(runs, tmp_path, capsys, monkeypatch):
     begin = PretrainProblem.begin
 

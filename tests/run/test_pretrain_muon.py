@@ -19,6 +19,7 @@ TWO_STAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{}, {"train__precision": "bf16", "train__micro_batch": 3}, TWO_STAGES],
@@ -35,6 +36,7 @@ def test_stopped_and_continued_is_bit_for_bit_the_same(runs, tmp_path, interrupt
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_matrices_of_layers_have_one_moment_and_all_else_two(runs, tmp_path):
     runs.pretrain(tmp_path / "run", **MUON, train__steps=2, train__learning_rate=0.004)
     last = tmp_path / "run" / "checkpoints" / "step-00000002"
@@ -60,6 +62,7 @@ def test_matrices_of_layers_have_one_moment_and_all_else_two(runs, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_step_that_is_no_number_is_skipped(runs, tmp_path, monkeypatch):
     call = PretrainPart.__call__
 

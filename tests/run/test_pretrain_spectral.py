@@ -31,6 +31,7 @@ def cached(data):
     return folder
 
 
+@pytest.mark.slow
 def test_the_vectors_are_kept_beside_the_data_and_made_again_if_damaged(runs, data, tmp_path, capsys):
     runs.pretrain(tmp_path / "first", data=data, **SPECTRAL)
     manifest = files.read_manifest(cached(data), kind="spectral")
@@ -72,6 +73,7 @@ def test_a_dry_run_writes_nothing(data, runs):
     assert not (data / "cache").exists()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_does_not_count_again(runs, tmp_path, interrupt, monkeypatch):
     keys = {**SPECTRAL, "train__steps": 8}
     runs.pretrain(tmp_path / "whole", **keys)
@@ -82,6 +84,7 @@ def test_a_resumed_run_does_not_count_again(runs, tmp_path, interrupt, monkeypat
     runs.assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_a_start_has_its_own_embeddings(runs, tmp_path, capsys):
     runs.pretrain(tmp_path / "first", **SPECTRAL)
     start = {"start": tmp_path / "first", "train__steps": 4, "checkpoint__keep_last": 20}

@@ -33,6 +33,7 @@ def started(runs, whole, out, *, data=None, code=cli.OK, **changes):
     assert cli.main(given) == code
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_another_runs_weights(runs, whole, tmp_path):
     started(runs, whole, tmp_path / "run")
     expected, found = last_weights(whole), first_weights(tmp_path / "run")
@@ -53,6 +54,7 @@ def test_a_run_starts_from_another_runs_weights(runs, whole, tmp_path):
     assert losses[1][0] < losses[0][0]
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_folder_of_networks(runs, whole, tmp_path):
     started(runs, whole / "final", tmp_path / "run")
     expected, found = last_weights(whole), first_weights(tmp_path / "run")
@@ -61,6 +63,7 @@ def test_a_run_starts_from_a_folder_of_networks(runs, whole, tmp_path):
     assert tokens_read(tmp_path / "run") == tokens_read(whole) + own
 
 
+@pytest.mark.slow
 def test_a_generator_that_the_start_lacks_is_random(runs, whole, tmp_path):
     shutil.copytree(whole / "final" / "discriminator", tmp_path / "alone")
     started(runs, tmp_path / "alone", tmp_path / "run", generator__width=0.5)
@@ -75,6 +78,7 @@ def test_a_generator_that_the_start_lacks_is_random(runs, whole, tmp_path):
     assert tokens_read(tmp_path / "run") is None
 
 
+@pytest.mark.slow
 def test_another_vocabulary_keeps_what_both_know(runs, whole, other_vocabulary, tmp_path):
     out = tmp_path / "run"
     started(runs, whole, out, data=other_vocabulary)
@@ -94,6 +98,7 @@ def test_another_vocabulary_keeps_what_both_know(runs, whole, other_vocabulary, 
     assert torch.equal(first_weights(out)[name], last_weights(whole)[name])
 
 
+@pytest.mark.slow
 def test_a_started_run_is_resumed_exactly_and_needs_its_start_no_more(
     runs, whole, other_vocabulary, tmp_path, interrupt
 ):
@@ -122,6 +127,7 @@ def test_a_start_that_is_none_is_refused(runs, whole, tmp_path, capsys):
 SEPARATE = {"train__optimizers": "separate", "train__generator_learning_rate": 0.001}
 
 
+@pytest.mark.slow
 def test_separate_optimizers_are_resumed_exactly(runs, tmp_path, interrupt):
     runs.pretrain(tmp_path / "whole", **SEPARATE)
     interrupt(7)

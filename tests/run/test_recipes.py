@@ -35,6 +35,7 @@ def of(name):
     return read_settings(["--config", name, "--data=DATA", "--out=RUN"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", recipes.NAMES)
 def test_every_recipe_trains_a_smaller_model(runs, tmp_path, name):
     keys = [f"--{key}={value}" for key, value in SHRUNK.items()]

@@ -206,6 +206,7 @@ def learned(tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.numeric
 def test_a_model_prefers_the_order_that_it_has_read(learned, tmp_path, capsys):
     """Two neighbours of another class exchanged: chance is 50 %, with a spread of 5 % for a hundred pairs."""

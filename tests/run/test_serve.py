@@ -16,6 +16,7 @@ from running import ask, connect, read_answer, wait_until
 START = "import sys; from electra import cli; sys.exit(cli.main(sys.argv[1:]))"
 
 
+@pytest.mark.slow
 def test_what_is_under_way_is_answered_before_the_end(whole, tmp_path):
     (tmp_path / "key").write_text("abc-123\n")
     words = ["serve", "--model", str(whole), "--port", "0", "--api_key_file", str(tmp_path / "key")]
@@ -119,6 +120,7 @@ def test_a_key_that_no_header_can_carry_is_refused(tmp_path, content):
         read_key(tmp_path / "key")
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_named():
     without = f"import sys; sys.modules['uvicorn'] = None; {START}"
     found = subprocess.run(

@@ -28,6 +28,7 @@ def one_pass(runs, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_a_run_has_both_losses_and_is_loaded_with_both_heads(one_pass, runs):
     written = yaml.safe_load((one_pass / "config.yaml").read_text())
     assert written["generator"]["kind"] == "ngram"
@@ -60,6 +61,7 @@ def test_samples_show_masks_and_proposals_in_one_row(one_pass):
     assert any("[MASK]" in row["corrupted"] for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -77,6 +79,7 @@ def test_stopped_and_continued_is_the_same(runs, tmp_path, interrupt, changes):
     runs.assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_micro_batches_do_the_same_work(runs, tmp_path):
     keys = {**ONE_PASS, **CURES, "model__dropout": 0.0, "train__steps": 4}
     for name, rows in (("whole", 8), ("parts", 3)):

@@ -247,6 +247,7 @@ def test_a_wrong_key_needs_no_body_at_all(locked):
         assert read_answer(connection).status == 401
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [0.1, 2.0], ids=["drop by drop", "one long pause"])
 def test_a_slow_body_is_given_up(url, pause):
     with connect(url) as connection:

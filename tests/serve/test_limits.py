@@ -301,6 +301,7 @@ def test_nor_is_a_head_that_comes_drop_by_drop(url):
     assert received == b""
 
 
+@pytest.mark.slow
 def test_a_connection_serves_many_requests_with_pauses(url):
     with connect(url) as connection:
         for _ in range(3):

@@ -286,6 +286,7 @@ def lines(folder):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [("mood",), ("mood", "choice")])
 def test_a_killed_run_goes_on_exactly(build, tmp_path, tasks):
     settings = {"tasks": tasks, "held": tasks, "share": Share(micro_batch=3)}
@@ -307,6 +308,7 @@ def test_a_killed_run_goes_on_exactly(build, tmp_path, tasks):
     assert len(lines(tmp_path / "whole")) == 8
 
 
+@pytest.mark.slow
 def test_it_learns(build, tmp_path):
     problem = build(train=200)
     session(problem, tmp_path, steps=50, learning_rate=5e-4, evaluate_every=50).run()

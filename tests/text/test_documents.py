@@ -269,6 +269,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch, line):
         assert peak < 5 << 20, "15 MB were read"
 
 
+@pytest.mark.slow
 def test_every_novel_of_aozora(shared):
     for novel in sorted((shared / "data/text/aozora").glob("*.txt")):
         found, problems, tally = read_path(novel)
@@ -363,6 +364,7 @@ def test_a_stored_text_keeps_its_blank_lines_and_gets_our_line_ends():
     assert list(whole_document(" \n\t", Tally())) == []
 
 
+@pytest.mark.slow
 def test_much_of_nothing_and_one_endless_line_take_no_memory():
     spaces = [" " * 100_000] * 200
     assert split(["\n" * 100_000] * 100) == ([], 0)

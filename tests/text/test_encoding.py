@@ -168,6 +168,7 @@ def test_every_novel_of_aozora(shared):
         assert detect_encoding(data[:1000]) == "cp932", novel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cp949", "euc_kr"])
 def test_korean_pieces_of_all_sizes(shared, name):
     with gzip.open(shared / "data/text/kowiki/kowiki-00.jsonl.gz") as file:

@@ -409,6 +409,7 @@ def test_a_line_above_the_limit_is_passed_over(tmp_path, monkeypatch, size):
 # --- parquet ---
 
 
+@pytest.mark.slow
 def test_parquet_keeps_what_it_holds_and_its_rows_are_counted(tmp_path):
     rows = [
         {"text": f"é {n}", "words": ["a"] * n, "answers": {"text": ["x"], "start": [n]}} for n in range(3000)

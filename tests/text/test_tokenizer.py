@@ -79,6 +79,7 @@ def test_a_word_of_200_characters_is_read_and_a_longer_one_is_unknown():
     assert tokens(made("wordpiece"), "a" * 201) == ["[UNK]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cleaning", CLEANINGS, ids=str)
 @settings(deadline=None, max_examples=150)
 @given(texts=st.lists(st.text() | st.text(alphabet=HARD, max_size=40), max_size=5))

@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ def test_a_text_that_fits_is_one_window_and_an_empty_one_none():
     assert windows(0, room=5) == ()
 
 
+@pytest.mark.slow
 @given(st.integers(0, 200), st.integers(1, 60), st.integers(1, 80))
 def test_windows_at_a_stride_judge_each_token_where_the_original_does(num_tokens, room, stride):
     found = windows(num_tokens, room=room, stride=stride)

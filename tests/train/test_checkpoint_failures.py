@@ -186,6 +186,7 @@ for round in range(12):
 """
 
 
+@pytest.mark.slow
 def test_kill_9_while_saving_never_leaves_what_is_taken_for_whole(tmp_path):
     command = [sys.executable, "-c", KILLED_SAVES, tmp_path / "checkpoints"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100)

@@ -92,6 +92,7 @@ def test_free_memory_is_some():
     assert devices.free_memory(CPU) > 1e6
 
 
+@pytest.mark.slow
 def test_rows_of_ever_new_lengths_take_no_more_memory():
     # In a process of its own: how much oneDNN remembers is decided once.
     script = """

@@ -70,6 +70,7 @@ def skilled_discriminator(toy):
     return {name: value for name, value in objective.state_dict().items() if name.startswith("discriminator")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", ["learned", "moving"])
 def test_a_discriminator_that_stands_still_is_misled_more_and_more(toy, baseline, skilled_discriminator):
     objective = toy.objective(

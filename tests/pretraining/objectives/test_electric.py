@@ -23,6 +23,7 @@ def corrupted(inputs: Inputs) -> Inputs:
     return dataclasses.replace(inputs, input_ids_BL=ids_BL)
 
 
+@pytest.mark.slow
 def test_it_learns(toy, trained, monkeypatch):
     """The generator beats the unigrams; the energies beat one that knows only the number of words."""
     found = toy.evaluate(trained)

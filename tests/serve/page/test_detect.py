@@ -1,10 +1,12 @@
 import threading
 
+import pytest
 from playwright.sync_api import expect
 
 BUSY = (503, {"error": {"code": "unavailable", "message": "the queue is full"}}, {"Retry-After": "2"})
 
 
+@pytest.mark.slow
 def test_words_are_coloured_while_one_types(visit, word):
     page = visit()
     expect(page.get_by_text("Nothing to judge yet")).to_be_visible()
@@ -55,6 +57,7 @@ def test_newest_answer_wins(visit):
     expect(page.locator("#detect-words")).to_have_text("second")
 
 
+@pytest.mark.slow
 def test_emptied_text_forgets_words_and_errors(visit, server, judged):
     page = visit()
     judged("the chef ate")
@@ -66,6 +69,7 @@ def test_emptied_text_forgets_words_and_errors(visit, server, judged):
     expect(page.locator("#detect-words .word")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_exact_probability_at_pointer_and_at_focus(visit, word, judged):
     page = visit()
     judged("chef was playing")
@@ -84,6 +88,7 @@ def test_example_is_judged_at_once(visit):
     expect(page.locator("#detect-summary")).to_contain_text("words look")
 
 
+@pytest.mark.slow
 def test_html_stays_text(visit, judged):
     page = visit()
     judged("<b>bold</b> & <script>alert(1)</script>")

@@ -18,6 +18,7 @@ def corrupted(page):
     return begin
 
 
+@pytest.mark.slow
 def test_guess_against_the_discriminator(visit, word, corrupted):
     page = visit("game")
     corrupted()
@@ -51,6 +52,7 @@ def test_missed_words_and_false_alarms_are_marked(visit, word, corrupted):
     assert "missed" in word("ate", "game").get_attribute("aria-label")
 
 
+@pytest.mark.slow
 def test_keyboard_only_and_rounds_add_up(visit, word):
     page = visit("game")
     page.get_by_label("The text to play with").fill(MEAL)
@@ -105,6 +107,7 @@ def test_other_seeds_are_tried_if_nothing_was_replaced(visit, server):
     assert len({body["seed"] for _, body in server.asked}) == 5
 
 
+@pytest.mark.slow
 def test_without_text_the_field_is_next(visit, server):
     page = visit("game")
     page.get_by_role("button", name="Corrupt").click()

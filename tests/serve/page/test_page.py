@@ -13,6 +13,7 @@ ALL = {
 }
 
 
+@pytest.mark.slow
 def test_only_what_the_model_can(visit):
     expect(visit().get_by_role("tab")).to_have_text(["Detect", "Game", "Fill", "Embed"])
     tuned = visit(abilities=["embed", "tag"], labels=["NOUN", "VERB"])
@@ -143,6 +144,7 @@ def test_still_for_those_who_want_it(visit):
     assert moving == 0
 
 
+@pytest.mark.slow
 def test_on_a_real_server_with_a_real_model(page, run):
     application = build_app(load(run), limits=Limits())
     with serving(application) as url:

@@ -1,3 +1,4 @@
+import pytest
 from playwright.sync_api import expect
 
 CUT = {
@@ -14,6 +15,7 @@ CUT = {
 """Text and places of its tokens -> words."""
 
 
+@pytest.mark.slow
 def test_emoji_do_not_shift_words(visit, word, judged):
     page = visit()
     judged("🙂👩‍👩‍👧 𝒳 the chef ate 🙂 rice")
@@ -50,6 +52,7 @@ def test_right_to_left(visit, word, judged):
     expect(word("עולם")).to_be_focused()
 
 
+@pytest.mark.slow
 def test_arrows_walk_lines(visit, word, judged):
     page = visit()
     judged("one two\nthree four\nfive")

@@ -213,6 +213,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_read_learned_and_scored(tmp_path, kind, tiny_encoder, tokenizer):
     family, main_score, keys, rows = KINDS[kind]

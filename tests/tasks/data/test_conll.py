@@ -166,6 +166,7 @@ def test_bad_treebanks_are_named_with_the_line(folder, text, message):
         load_conllu(folder(train_conllu=text))
 
 
+@pytest.mark.slow
 def test_real_data_is_read_whole(shared):
     chunking = load_conll("conll2000", shared / "data/tagging/conll2000")
     assert {name: len(examples) for name, examples in chunking.splits.items()} == {

@@ -35,6 +35,7 @@ def test_by_hand():
     assert scores.spearman([1, 2, 3], [1, 4, 90]).value == pytest.approx(1)
 
 
+@pytest.mark.slow
 @given(classes)
 def test_as_scikit_learn(pairs):
     gold, predicted = map(list, zip(*pairs, strict=True))

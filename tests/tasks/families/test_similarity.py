@@ -348,6 +348,7 @@ def test_a_real_encoder_gives_its_published_vector(published, assert_published):
     assert_published(vectors[0])
 
 
+@pytest.mark.slow
 def test_a_real_encoder_agrees_with_people(published, shared):
     encoder, tokenizer = published
     lines = (shared / "data/glue/STS-B/dev.tsv").read_text(encoding="utf-8").splitlines()[1:]

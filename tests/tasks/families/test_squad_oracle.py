@@ -197,6 +197,7 @@ COUNTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "file", "num_questions", "num_impossible"), COUNTS)
 def test_real_files(name, file, num_questions, num_impossible, shared: Path):
     task = load_squad(name, train=[shared / "data/squad" / file])

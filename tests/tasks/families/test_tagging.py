@@ -139,6 +139,7 @@ def test_scores_of_chunks_and_of_tags():
     assert accuracy.value == 0.5
 
 
+@pytest.mark.slow
 def test_a_tiny_model_learns_chunks_of_long_sentences(tokenizer, tiny_encoder, tiny_config, make_opinions):
     """All parts together: of three rows for a sentence, each word must meet its own tag."""
     tagged = []
