@@ -67,7 +67,7 @@ def test_the_table_of_names_is_the_folder():
 
 
 def test_there_is_a_recipe_for_every_objective_and_size():
-    sizes = {"tiny", "small", "base", "large", "small_plus_plus", "demo"}
+    sizes = {"tiny", "small", "base", "large", "small_plus_plus", "minutes"}
     assert {*recipes.NAMES} >= {*OBJECTIVES} - {"electra"} | sizes
     assert {of(name).objective for name in recipes.NAMES} == {*OBJECTIVES}
 
@@ -106,6 +106,11 @@ def test_a_file_is_preferred_to_a_recipe_and_a_folder_is_no_file(tmp_path, monke
     Path("tiny").write_text("seed: 3\n")
     assert of("tiny").seed == 3
     assert of("./tiny").seed == 3
+
+
+def test_a_recipe_that_went_warns_and_means_its_successor():
+    with pytest.warns(FutureWarning, match="demo.*--config minutes"):
+        assert of("demo") == of("minutes")
 
 
 def test_the_path_of_an_old_checkout_warns_and_works(tmp_path, monkeypatch):

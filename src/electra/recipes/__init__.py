@@ -21,11 +21,13 @@ from electra.show import did_you_mean
 
 # In the order in which a reader chooses: first runs, the paper's models, its ablations, what came after it.
 NAMES = (
-    *("demo", "minutes", "tiny"),
+    *("minutes", "tiny"),
     *("small", "small_plus_plus", "base", "large"),
     *("mlm", "electra_15", "replace_mlm", "all_tokens_mlm", "two_stage", "adversarial", "electric"),
     "single_pass",
 )
+RENAMED = {"demo": "minutes"}
+"""Recipes that went with version 0.1, and what has taken their place; this goes with version 0.3."""
 FIELDS = ("for", "data", "command", "needs", "gives")
 
 _FOLDER = Path(__file__).parent
@@ -66,6 +68,13 @@ def config_path(given: str) -> Path:
         return path
     if given in NAMES:
         return _FOLDER / f"{given}.yaml"
+    if given in RENAMED:
+        warnings.warn(
+            f"the recipe {given} is gone: --config {given} now means --config {RENAMED[given]}",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return _FOLDER / f"{RENAMED[given]}.yaml"
     if path.parent.name == "recipes" and path.suffix == ".yaml" and path.stem in NAMES:
         # Version 0.1 had the recipes in a folder of the checkout; this goes with version 0.3.
         warnings.warn(

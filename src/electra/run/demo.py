@@ -24,7 +24,7 @@ RECIPE = "minutes"
 PRETRAINING = ("--config", RECIPE, "--train.max_time", "3m")
 FINETUNING = (
     *("--seeds", "3", "--train.epochs", "6", "--train.learning_rate", "1e-3", "--train.layer_decay", "1"),
-    *("--max_length", "64", "--log.evaluate_epochs", "3"),
+    *("--max_length", "128", "--log.evaluate_epochs", "3"),
 )
 """The same for all: enough for random weights to learn what can be learned from so few examples."""
 
@@ -69,7 +69,7 @@ def demo_tasks(out: Path) -> tuple[DemoTask, ...]:
                 *("--own.label", "package", "--limit_train", "1000", *FINETUNING),
             ),
             linear_advantage="single words give a package away, and it counts those of the whole passage, "
-            "where the encoder reads the first 64 tokens",
+            "where the encoder reads the first 128 tokens",
         ),
     )
 
