@@ -111,3 +111,14 @@ def test_a_folder_is_held_by_one_command_at_a_time(tmp_path):
         pass
     with engine.holding(tmp_path / "run"):
         pass
+
+
+def test_a_run_computes_with_its_own_number_of_threads(tmp_path):
+    before = torch.get_num_threads()
+    train = TrainConfig(steps=1, batch_size=2, threads=before + 1, precision="fp32")
+    engine = Engine.choose(train, World(), torch.device("cpu"))
+    with engine.holding(tmp_path / "run"):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+    with pytest.raises(InputError, match=r"train\.threads.*\b0\b"):
+        TrainConfig(steps=1, threads=0)

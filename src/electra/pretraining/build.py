@@ -377,7 +377,8 @@ def first_step(run: Pretraining) -> FirstStep:
     problem, micro_batch = run.problem, run.facts["choices"]["micro_batch"]
     kept_bytes = micro_batch * bytes_per_row(run.objective, run.data.rows, run.engine.device)
     loop = run.engine.loop(run.settings.train.budget)
-    step = next(training_steps(run.state, problem, loop, run.engine.world))
+    with run.engine.computing():
+        step = next(training_steps(run.state, problem, loop, run.engine.world))
     samples = problem.samples()[:_NUM_EXAMPLES]
     problem.close()
     left = loop.budget.seconds_left(steps=1, seconds=step.seconds, tokens=step.tokens)

@@ -22,7 +22,7 @@ from torch import nn
 import electra
 from electra import files
 from electra.errors import InputError
-from electra.model.encoder import Encoder, Layer
+from electra.model.encoder import Encoder, Layer, ModernLayer
 from electra.train import devices
 from electra.train.checkpoint import CheckpointConfig
 from electra.train.devices import DeviceName, Precision
@@ -100,7 +100,7 @@ class Engine:
                 if isinstance(part, Encoder):
                     # One graph for all lengths: one each would take minutes, and torch gives up after eight.
                     part.compile(mode=self.train.compile, dynamic=True)
-        layers = [part for part in model.modules() if isinstance(part, Layer)]
+        layers = [part for part in model.modules() if isinstance(part, Layer | ModernLayer)]
         return self.world.wrap(
             model, self.train.parallel, layers=layers, idle_weights=idle_weights, methods=methods
         )
@@ -129,15 +129,27 @@ class Engine:
         return devices.gemm_speed(self.device, self.precision) if self.world.writes else 0.0
 
     @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Compute with as many threads as the config says, for a while."""
+        # How a product is cut decides how its sum is rounded, so the number is a key of the run.
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.train.threads or before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    @contextmanager
     def holding(self, folder: Path) -> Iterator[None]:
-        """Make the folder and keep other commands out of it."""
+        """Make the folder, keep other commands out of it, and compute as the config says."""
         if not self.world.writes:
             self.world.barrier()
-            yield
+            with self.computing():
+                yield
             return
         folder.mkdir(parents=True, exist_ok=True)
         busy = f"{folder} is in use by another process: wait for it, or choose another --out"
-        with files.locked(folder / LOCK, busy=busy):
+        with files.locked(folder / LOCK, busy=busy), self.computing():
             self.world.barrier()
             yield
 

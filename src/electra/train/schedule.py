@@ -158,6 +158,9 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
     precision: PrecisionName = "auto"
     """Precision of matrix products; auto chooses bf16 where the device is fast at it, fp16 on older GPUs, and
     fp32 otherwise. The environment variable ELECTRA_AUTO_PRECISION=fp32|bf16 overrides that choice."""
+    threads: int | None = None
+    """Threads that a process computes with on a CPU. Default: torch's choice, one for each core. A small encoder
+    is often faster with one, and then suffers less from busy neighbours."""
     parallel: Parallel = "ddp"
     """With several processes: each holds all weights (ddp), or a shard of weights and optimizer (fsdp)."""
     checkpoint_activations: bool = False
@@ -169,7 +172,7 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
     def __post_init__(self) -> None:
         ScheduleConfig.__post_init__(self)
         OptimizerConfig.__post_init__(self)
-        for key in ("steps", "max_tokens", "batch_size"):
+        for key in ("steps", "max_tokens", "batch_size", "threads"):
             value = getattr(self, key)
             if value is not None and not value >= 1:
                 raise InputError(f"train.{key} is {value}, expected 1 or more")
