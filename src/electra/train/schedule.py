@@ -159,8 +159,8 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
     """Precision of matrix products; auto chooses bf16 where the device is fast at it, fp16 on older GPUs, and
     fp32 otherwise. The environment variable ELECTRA_AUTO_PRECISION=fp32|bf16 overrides that choice."""
     threads: int | None = None
-    """Threads that a process computes with on a CPU. Default: torch's choice, one for each core. A small encoder
-    is often faster with one, and then suffers less from busy neighbours."""
+    """Threads that a process computes with on a CPU. Default: torch's choice, one for each core. A small
+    encoder is often faster with one, and then suffers less from busy neighbours."""
     parallel: Parallel = "ddp"
     """With several processes: each holds all weights (ddp), or a shard of weights and optimizer (fsdp)."""
     checkpoint_activations: bool = False
