@@ -52,7 +52,7 @@ def test_a_turn_by_itself_is_refused(capsys):
     assert "--contestant" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long(reason="four processes, two of them by torchrun")
 def test_growth_is_measured_in_one_and_in_two_processes(tmp_path, capsys):
     values = ["size=tiny", "batch_size=2", "seq_length=16", "vocab_size=100", "steps=1"]
     axes = ["sizes=[tiny]", "batch_sizes=[2]", "seq_lengths=[16]", "vocab_sizes=[100]", "processes=[1,2]"]

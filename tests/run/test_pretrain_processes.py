@@ -67,16 +67,18 @@ def finish(processes, code=cli.OK):
     return messages
 
 
+MANY_PROCESSES = pytest.mark.long(reason="seven processes in several runs")
+EMULATED = pytest.mark.long(reason="three processes in bf16, which many processors emulate")
+
+
 @pytest.mark.numeric
 @pytest.mark.parametrize(
     ("objective", "sizes", "precision"),
     [
-        pytest.param(
-            "electra", (1, 2, 4), "fp32", marks=pytest.mark.long(reason="seven processes in three runs")
-        ),
-        ("electra", (1, 2), "bf16"),
+        pytest.param("electra", (1, 2, 4), "fp32", marks=MANY_PROCESSES),
+        pytest.param("electra", (1, 2), "bf16", marks=EMULATED),
         ("two_stage", (1, 2), "fp32"),
-        ("two_stage", (1, 2), "bf16"),
+        pytest.param("two_stage", (1, 2), "bf16", marks=EMULATED),
         ("single_pass", (1, 2), "fp32"),
     ],
 )
@@ -117,7 +119,7 @@ def test_torchrun_starts_it_as_a_person_would(runs, tmp_path):
     runs.assert_same_work(tmp_path / "run", tmp_path / "alone", precision="fp32")
 
 
-@pytest.mark.long(reason="seven processes in four runs")
+@MANY_PROCESSES
 def test_a_run_of_two_processes_is_exact_and_goes_on_with_one(runs, tmp_path):
     changes = {"model__dropout": 0.0, "checkpoint__save_every": 5}
     finish(launch_world(2, runs.words(tmp_path / "whole", **changes)))
@@ -162,7 +164,7 @@ def test_a_signal_to_one_process_stops_and_saves_both(runs, tmp_path):
     )
 
 
-@pytest.mark.long(reason="seven processes in four runs")
+@MANY_PROCESSES
 def test_sharded_weights_learn_the_same_and_checkpoints_are_of_one_kind(runs, tmp_path):
     changes = {"model__dropout": 0.0, "train__steps": 12, "train__micro_batch": 3, "log__evaluate_every": 12}
     finish(launch_world(2, runs.words(tmp_path / "ddp", **changes)))
@@ -182,6 +184,7 @@ def test_sharded_weights_learn_the_same_and_checkpoints_are_of_one_kind(runs, tm
         assert runs.events(tmp_path / name, "resumed") == [8]
 
 
+@MANY_PROCESSES
 @pytest.mark.numeric
 def test_muon_in_several_processes_with_whole_or_sharded_matrices(runs, tmp_path):
     changes = {
