@@ -52,6 +52,7 @@ def test_quality_has_a_panel_for_each_column_and_a_line_for_each_row(quality_res
     assert written.count("random weights") == 1
 
 
+@pytest.mark.slow
 def test_quality_before_its_first_cell_is_drawn_empty(quality_result, tmp_path):
     begun = {**quality_result, "cells": [], "runs": [], "summary": {}}
     draw_picture({"quality": begun}, tmp_path / "quality.png")

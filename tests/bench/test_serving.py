@@ -56,6 +56,7 @@ def test_a_model_that_cannot_classify_is_refused(material, tmp_path):
         contest(ServeBenchConfig(model=str(encoder), texts=3), tmp_path)
 
 
+@pytest.mark.slow
 def test_texts_have_the_lengths_of_the_real_ones(shared):
     real = dev_texts(ServeBenchConfig(data=str(shared / "data" / "glue" / "SST-2")))
     assert len(real) == 872

@@ -170,6 +170,7 @@ def test_what_was_exported_is_read_again(modern_run, kind, tmp_path, assert_alik
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
+@pytest.mark.slow
 @EACH
 def test_gaps_are_filled_by_a_pipeline(modern_run, kind, tmp_path):
     run = modern_run(kind, "mlm")

@@ -264,6 +264,7 @@ def test_a_flipped_byte_of_data_is_found(written, place, change):
         data.write_bytes(whole)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.integers(0), st.integers(1, 255), st.integers(0, 3))
 def test_damage_with_a_checksum_that_fits(written, place, change, num_cut):

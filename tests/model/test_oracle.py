@@ -121,6 +121,7 @@ def test_losses_and_all_gradients(dump, model):
         assert np.linalg.norm(ours[name] - array) <= 1e-5 * scale, name
 
 
+@pytest.mark.slow
 def test_initial_weights_are_distributed_like_the_authors(shared: Path, build):
     statistics = json.loads((shared / "oracles/google-electra/init_stats_small.json").read_text())
     # All layers start alike: two show it.

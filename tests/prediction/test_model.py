@@ -25,6 +25,7 @@ def model(run):
     return load(run)
 
 
+@pytest.mark.slow
 @given(text=st.text(max_size=30) | st.text(alphabet="aé日🙂. \u0301", min_size=50, max_size=150))
 def test_tokens_of_any_text_lead_back_to_it(model, text):
     (answer,) = model.detect([text])

@@ -141,6 +141,7 @@ class Reads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_step_is_read_once(toy, name, padded, monkeypatch):

@@ -96,6 +96,7 @@ def test_extreme_logits() -> None:
         assert ids[3] in (0, 1)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     possible=st.sets(st.integers(0, 699), min_size=1, max_size=5),
@@ -125,6 +126,7 @@ def test_most_probable_takes_the_best() -> None:
     assert torch.equal(sample(logits_PV, uniform(8), method="most_probable"), logits_PV.argmax(-1))
 
 
+@pytest.mark.slow
 def test_low_precision_logits_are_sampled_in_single_precision() -> None:
     logits_V = logits(1000).bfloat16()
     ids_P = sample(logits_V.expand(20_000, -1), uniform(20_000))

@@ -10,6 +10,7 @@ from electra.report.samples import outcome
 EVIL = "<script>alert(1)</script>\"'&"
 
 
+@pytest.mark.slow
 def test_a_whole_page_is_well_formed_and_needs_nothing_else(make_run, read_html):
     html = page(read_runs([make_run(steps=1000, keep={"step", *BY_KEY})]))
     parsed = read_html(html)

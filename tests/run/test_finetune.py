@@ -454,11 +454,13 @@ def test_random_weights_for_control(tune, model, tmp_path):
     assert content["baseline"]["model"].startswith("random")
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_model_is_a_start_for_another_task(tune, tuned, tmp_path, capsys):
     tune(tmp_path / "out", model=tuned, task="cola", seeds=1, train__steps=1, train__epochs=None)
     assert re.search(r"fine-tuned.*\bsst2\b", scores_of(tmp_path / "out")["model"])
 
 
+@pytest.mark.slow
 def test_fewer_examples_are_told(tune, tmp_path, capsys):
     tune(tmp_path / "out", seeds=1, limit_train=20, limit_eval=10, train__epochs=1)
     content = scores_of(tmp_path / "out")
@@ -535,6 +537,7 @@ def test_without_matplotlib_only_the_page_is_missing(tune, tuned, tmp_path, caps
     assert not (tmp_path / "out" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_your_own_table_by_a_task_file(tune, tmp_path, capsys):
     rows = ["id,body,topic"]
     rows += [
@@ -592,6 +595,7 @@ REAL = {
 }
 
 
+@pytest.mark.slow
 def test_pairs_that_are_compared_with_each_other_stay_in_one_batch(tune, tmp_path, capsys):
     rows = "".join(f"a {word},the {word}\n" for word in WORDS)
     (tmp_path / "pairs.csv").write_text(f"text,other\n{rows}", encoding="utf-8")

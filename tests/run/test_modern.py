@@ -53,6 +53,7 @@ def test_stopped_and_continued_is_bit_for_bit_the_same(runs, modern, tmp_path, i
     runs.assert_same(tmp_path / "run", modern)
 
 
+@pytest.mark.slow
 def test_another_backbone_is_no_way_to_resume(runs, modern, capsys):
     runs.pretrain(modern, code=cli.BAD_INPUT, train__steps=30)
     assert "model.backbone" in capsys.readouterr().err

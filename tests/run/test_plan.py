@@ -98,6 +98,7 @@ def test_one_pass_costs_as_much_as_masked_language_modelling(kind):
     assert plain.needs.parameters.keys() == {"generator", "generator_head", "discriminator_head"}
 
 
+@pytest.mark.slow
 def test_a_micro_batch_that_fits_is_found():
     asked = ("--model.size", "base", "--hardware", "V100", "--train.steps", "10")
     whole, fitting = plan_of(*asked), plan_of(*asked, "--train.micro_batch", "auto")
@@ -130,6 +131,7 @@ def test_the_table_says_what_it_rests_on(capsys, tmp_path):
     assert plan["memory_total"] > plan["needs"]["memory"]["weights"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [("--budget_time", "2h"), ("--budget_money", "50")])
 def test_what_fits_into_a_budget(capsys, budget, tmp_path):
     file = tmp_path / "plan.json"

@@ -161,6 +161,7 @@ def test_a_dataset_made_before_the_keys_of_csv_is_found_finished(corpus, tmp_pat
     prepare(corpus, tmp_path / "data", "--workers", 1)
 
 
+@pytest.mark.slow
 def test_output_does_not_depend_on_the_number_of_workers(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "BLOCK_CHARACTERS", 20_000)
     prepare(corpus, tmp_path / "one", "--workers", 1)
@@ -200,6 +201,7 @@ def test_a_folder_of_something_else_is_refused(corpus, tmp_path, capsys):
     assert (tmp_path / "data" / "thesis.txt").read_text() == "all I have"
 
 
+@pytest.mark.slow
 def test_adding_text_never_moves_a_document_across_the_split(corpus, tmp_path):
     prepare(corpus, tmp_path / "before", "--valid_fraction", 0.2, "--workers", 1)
     (corpus / "0-first.txt").write_text("\n\n".join(paragraphs(200, seed=9)), encoding="utf-8")
@@ -304,6 +306,7 @@ def test_a_tokenizer_that_does_not_exist_stops_before_any_work(corpus, tmp_path,
     assert not (tmp_path / "data.partial").exists()
 
 
+@pytest.mark.slow
 def test_verify_names_any_damage(corpus, tmp_path, capsys):
     prepare(corpus, tmp_path / "data", "--workers", 1)
     assert main(["prepare", "--verify", str(tmp_path / "data")]) == 0

@@ -133,6 +133,7 @@ def test_a_run_keeps_the_precision_that_it_began_with(runs, tmp_path, interrupt,
     assert chosen["precision"] == "bf16"
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_left_as_it_is(whole, runs):
     before = runs.learned(whole)
     runs.pretrain(whole)
@@ -199,6 +200,7 @@ def test_a_changed_config_is_refused_by_its_keys(runs, tmp_path, interrupt, caps
     assert rates[7] / rates[6] > 1.5
 
 
+@pytest.mark.slow
 def test_other_data_is_refused_with_both_hashes(runs, whole, other_data, tmp_path, capsys):
     run = tmp_path / "run"
     shutil.copytree(whole, run)
@@ -209,6 +211,7 @@ def test_other_data_is_refused_with_both_hashes(runs, whole, other_data, tmp_pat
     assert "--data" in complaint
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(whole, runs, tmp_path, capsys):
     run = tmp_path / "run"
     shutil.copytree(whole, run)

@@ -67,6 +67,7 @@ def test_the_vectors_are_kept_beside_the_data_and_made_again_if_damaged(runs, da
     assert torch.equal(first_table(tmp_path / "fourth"), table)
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_nothing(data, runs):
     words = runs.words("", data=data, **SPECTRAL, dry_run=True)
     assert cli.main([word for word in words if not word.startswith("--out")]) == cli.OK

@@ -87,6 +87,7 @@ def test_micro_batches_do_the_same_work(runs, tmp_path):
     runs.assert_same_work(tmp_path / "whole", tmp_path / "parts", precision="fp32")
 
 
+@pytest.mark.slow
 def test_a_head_that_sees_cls_is_kept_by_us_and_refused_for_transformers(runs, tmp_path):
     run = tmp_path / "run"
     runs.pretrain(run, train__steps=2, discriminator_head="with_cls")

@@ -391,6 +391,7 @@ def test_draining_lets_nobody_in(puppet):
     assert (answer.status, answer.error["code"]) == (503, "unavailable")
 
 
+@pytest.mark.slow
 def test_no_answer_in_time_is_a_refusal(model, monkeypatch):
     def slow(*_, **__):
         time.sleep(0.5)

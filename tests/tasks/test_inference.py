@@ -156,6 +156,7 @@ def test_processes_that_share_a_model_call_it_one_by_one(two_threads, monkeypatc
     assert inference.num_cores(CPU) == 1
 
 
+@pytest.mark.slow
 def test_a_model_says_the_same_on_all_cores(two_threads, monkeypatch, tiny_encoder, tokenizer, make_opinions):
     family = Classification(("bad", "good"))
     model = TaskModel(tiny_encoder, {"mood": family})

@@ -137,6 +137,7 @@ def test_any_bytes_as_rows(tmp_path, data, compression, size):
         assert read_bytes(tmp_path, packed, format="jsonl", compression=compression, size=size) == whole
 
 
+@pytest.mark.slow
 @in_any_folder
 @given(data=st.binary(), at=st.integers(0, 600), compression=st.sampled_from(["none", "gzip"]))
 def test_any_bytes_as_parquet(tmp_path, data, at, compression):
@@ -280,6 +281,7 @@ def test_every_novel_of_aozora(shared):
         assert bool(tally.replaced_bytes) == ("\ufffd" in text)
 
 
+@pytest.mark.slow
 def test_korean_and_english_wikipedia(shared):
     for name in ("kowiki/kowiki-01.jsonl.gz", "enwiki/enwiki-06.jsonl.gz"):
         path = shared / "data/text" / name

@@ -159,6 +159,7 @@ def test_what_files_are_not_written_in_is_refused(name):
         check_encoding(name)
 
 
+@pytest.mark.slow
 def test_every_novel_of_aozora(shared):
     novels = sorted((shared / "data/text/aozora").glob("*.txt"))
     assert len(novels) == 60

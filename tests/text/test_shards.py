@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from electra.text.shards import SeenHashes, hash_document
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 60), max_size=30), max_size=20))
 def test_it_answers_like_a_set(tmp_path_factory, batches):
     # A bound of four hashes in memory sends nearly everything through files.

@@ -134,6 +134,7 @@ def test_a_bad_row_is_named_with_file_and_line_by_both(tmp_path, suffix, compres
 PLAIN = st.characters(codec="utf-8", exclude_categories=["Cc"], include_characters="\n\r\t")
 
 
+@pytest.mark.slow
 @in_any_folder
 @given(
     rows=st.lists(st.fixed_dictionaries({"text": st.text(PLAIN), "label": st.text("ab")}), min_size=1),
@@ -158,6 +159,7 @@ CSV_PARTS = [b"text", b",", b'"', b"\n", b"\r", b"a", b"\t", b"\xff", b"\0"]
 CSV_PARTS = [b"text", b",", b'"', b"\n", b"\r", b"a", b"\t", b"\xff", b"\0"]
 
 
+@pytest.mark.slow
 @in_any_folder
 @given(
     data=st.binary(max_size=200) | st.lists(st.sampled_from(CSV_PARTS)).map(b"".join), size=st.integers(1, 7)

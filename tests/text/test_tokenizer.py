@@ -87,6 +87,7 @@ def test_remembered_words_give_the_same_ids(cleaning, texts):
     assert_same(texts, made("wordpiece", **cleaning))
 
 
+@pytest.mark.slow
 def test_every_character_beside_space_and_punctuation_gives_the_same_ids():
     tokenizer = made("wordpiece", accents="strip", case="lower")
     codes = [*range(0x3100), *range(0x3100, 0xD800, 97), *range(0xE000, 0x20000, 29)]

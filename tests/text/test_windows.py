@@ -27,6 +27,7 @@ def test_every_token_is_judged_once_and_in_order(size):
         assert window.stop - window.start == min(room, num_tokens)
 
 
+@pytest.mark.slow
 @given(sizes)
 def test_a_token_is_judged_where_it_has_the_most_context(size):
     num_tokens, room = size

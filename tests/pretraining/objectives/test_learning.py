@@ -25,6 +25,7 @@ def majority_loss(toy, found) -> float:
     return ordinary * entropy(found["replaced_fraction"] / ordinary)
 
 
+@pytest.mark.slow
 def test_electra(toy):
     found = trained(toy, "electra", 40)
     assert found["mlm_loss"] < 0.9 * toy.unigram_entropy
@@ -56,6 +57,7 @@ def test_replace_mlm(toy):
     assert found["recovery_loss"] < 0.7 * toy.unigram_entropy
 
 
+@pytest.mark.slow
 def test_all_tokens_mlm(toy):
     """Against a gate that knows how many tokens are replaced, and a softmax that knows the unigrams."""
     found = trained(toy, "all_tokens_mlm", 30)
@@ -63,6 +65,7 @@ def test_all_tokens_mlm(toy):
     assert found["recovery_loss"] < 0.8 * trivial
 
 
+@pytest.mark.slow
 def test_two_stage(toy):
     found = trained(toy, "two_stage", 60, two_stage=TwoStageConfig(first_stage_steps=12))
     assert found["mlm_loss"] < 0.9 * toy.unigram_entropy
@@ -77,6 +80,7 @@ def test_single_pass(toy):
     assert "generator_entropy" not in found
 
 
+@pytest.mark.slow
 def test_single_pass_detects_what_does_not_fit(toy):
     found = trained(toy, "single_pass", 60, generator=GeneratorConfig(kind="uniform"))
     assert found["mlm_loss"] < 0.9 * toy.unigram_entropy
@@ -84,6 +88,7 @@ def test_single_pass_detects_what_does_not_fit(toy):
     assert found["discriminator_auc"] > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["electra", "single_pass"])
 def test_correction_names_what_was_replaced(toy, name):
     generator = GeneratorConfig(kind="uniform")
@@ -92,6 +97,7 @@ def test_correction_names_what_was_replaced(toy, name):
     assert found["recovery_accuracy"] > 0.2
 
 
+@pytest.mark.slow
 def test_a_head_that_sees_the_first_token_learns_too(toy):
     generator = GeneratorConfig(kind="uniform")
     found = trained(
@@ -101,6 +107,7 @@ def test_a_head_that_sees_the_first_token_learns_too(toy):
     assert found["discriminator_auc"] > 0.75
 
 
+@pytest.mark.slow
 def test_adversarial(toy):
     found = trained(toy, "adversarial", 40)
     assert found["discriminator_loss"] < 0.7 * majority_loss(toy, found)

@@ -9,6 +9,7 @@ from electra.pretraining.objectives import OBJECTIVES
 pytestmark = pytest.mark.numeric
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_it_learns(modern_toy, name):
     changes = {"two_stage": TwoStageConfig(first_stage_steps=1)} if name == "two_stage" else {}
@@ -21,6 +22,7 @@ def test_it_learns(modern_toy, name):
     assert all(parameter.grad.any() for parameter in objective.encoder.parameters())
 
 
+@pytest.mark.slow
 def test_the_context_is_seen(modern_toy):
     objective = modern_toy.objective("mlm")
     list(modern_toy.train(objective, 60, learning_rate=4e-3))

@@ -23,6 +23,7 @@ def test_words_are_coloured_while_one_types(visit, word):
     assert word("ate").get_attribute("data-percent") == "93\u00a0%"
 
 
+@pytest.mark.slow
 def test_asks_once_for_a_burst_of_keys(visit, server):
     page = visit()
     page.get_by_label("Your text").evaluate(
@@ -43,6 +44,7 @@ def test_summary_names_the_first_suspect_if_there_is_no_other(visit, judged):
     )
 
 
+@pytest.mark.slow
 def test_newest_answer_wins(visit):
     held = threading.Event()
     page = visit(held={"first": held})
@@ -95,6 +97,7 @@ def test_html_stays_text(visit, judged):
     assert page.locator("#detect-words :is(b, script)").count() == 0
 
 
+@pytest.mark.slow
 def test_words_without_generator_are_no_buttons(visit, word, server, judged):
     page = visit(abilities=["embed", "detect"])
     judged("the chef")

@@ -77,6 +77,7 @@ def test_keyboard_only_and_rounds_add_up(visit, word):
     expect(page.locator("#game-score")).to_have_text("")
 
 
+@pytest.mark.slow
 def test_marks_do_not_change_after_the_reveal(visit, word, corrupted):
     page = visit("game")
     corrupted()

@@ -23,6 +23,7 @@ def test_only_what_the_model_can(visit):
     )
 
 
+@pytest.mark.slow
 def test_arrow_keys(visit):
     page = visit()
     page.get_by_role("tab", name="Detect").focus()

@@ -42,6 +42,7 @@ def test_tokens_become_words(visit):
     assert found == [[words, len(spans)] for (_, spans), words in CUT.items()]
 
 
+@pytest.mark.slow
 def test_right_to_left(visit, word, judged):
     page = visit()
     judged("שלום עולם טוב")

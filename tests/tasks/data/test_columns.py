@@ -393,6 +393,7 @@ def test_a_task_file_leads_to_the_task(tmp_path):
     assert sizes(load_own(config, path, name="mood", seed=0)) == {"train": 72, "dev": 18}
 
 
+@pytest.mark.slow
 def test_korean_reviews_with_empty_ones(shared):
     path = shared / "data" / "ko" / "nsmc" / "ratings_test.txt"
     with pytest.raises(InputError, match=r"ratings_test\.txt:5748: 'document' "):

@@ -102,6 +102,7 @@ def test_it_is_no_task_to_fine_tune_on():
         task_names(TaskSource(task="minimal_pairs", data="PAIRS"))
 
 
+@pytest.mark.slow
 def test_zorro(shared):
     found = load_minimal_pairs(shared / "data" / "minimal-pairs" / "zorro")
     assert len(found) == 23

@@ -46,6 +46,7 @@ def test_as_scikit_learn(pairs):
         assert scores.mcc(gold, predicted).value == metrics.matthews_corrcoef(gold, predicted)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=20))
 def test_f1_as_scikit_learn(pairs):
     gold, predicted = map(list, zip(*pairs, strict=True))

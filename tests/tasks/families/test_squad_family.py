@@ -68,6 +68,7 @@ def tiny_network(family, tokenizer):
     return encoder, head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("head", "answerability"), [("joint", "on"), ("plain", "off")])
 def test_a_tiny_model_learns_to_answer(head, answerability, tokenizer):
     family = QuestionAnswering(head=head, answerability=answerability, doc_stride=6, null_threshold=0.0)
