@@ -185,14 +185,10 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Predictions(Sequence[dict[str, Any]]):
-    """What a model says of every example, in order, each with the example's id."""
+class PlainRows(Sequence[dict[str, Any]]):
+    """A list of plain rows, with what else there is to say of them."""
 
     rows: list[dict[str, Any]] = field(repr=False)
-    path: Path | None = None
-    """The file they were written to, if one was asked for."""
-    notes: tuple[str, ...] = ()
-    """What was left out, and what to know of the file."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -205,11 +201,22 @@ class Predictions(Sequence[dict[str, Any]]):
 
 
 @dataclass(frozen=True)
-class Scores(Sequence[dict[str, Any]]):
-    """How acceptable a model finds each text, in order; or how often it is right on each phenomenon."""
+class Predictions(PlainRows):
+    """What a model says of every example, in order, each with the example's id."""
 
-    rows: list[dict[str, Any]] = field(repr=False)
-    """Of a text its scores; of a phenomenon its pairs, its ties and its accuracy by each method."""
+    path: Path | None = None
+    """The file they were written to, if one was asked for."""
+    notes: tuple[str, ...] = ()
+    """What was left out, and what to know of the file."""
+
+
+@dataclass(frozen=True)
+class Scores(PlainRows):
+    """How acceptable a model finds each text, in order; or how often it is right on each phenomenon.
+
+    A row has the scores of a text, or the pairs, ties and accuracies of a phenomenon, by each method.
+    """
+
     accuracies: Mapping[str, float] = field(default_factory=dict)
     """Of minimal pairs: method -> the mean of the accuracies of all phenomena."""
     path: Path | None = None
@@ -219,15 +226,6 @@ class Scores(Sequence[dict[str, Any]]):
     def accuracy(self) -> float | None:
         """Of minimal pairs: by detection, or by pseudo-likelihood if the model has no discriminator."""
         return next(iter(self.accuracies.values()), None)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.rows[place]
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.rows)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -42,6 +42,8 @@ from electra.train.loop import Step, training_steps
 from electra.train.optim import Network, build_optimizer
 from electra.train.session import CHECKPOINTS
 from electra.train.state import TrainState, copy_weights
+
+Made = TypeVar("Made")
 
 FINAL = "final"
 _PROBE_ROWS = 4
@@ -77,17 +79,16 @@ class Data:
 
     def with_ngrams(self, tokens: int, world: World, *, keep: files.Keep) -> "Data":
         """The same with the index of at most so many tokens, made by one process if it is not there yet."""
-        index = None
-        for turn in (world.writes, not world.writes):
-            if turn:
-                index = open_index(
-                    self.rows,
-                    special_ids=self.tokens.special_ids,
-                    vocab_size=self.tokens.vocab_size,
-                    tokens=tokens,
-                    keep=keep if world.writes else "in_memory",
-                )
-            world.barrier()
+        index = one_then_others(
+            world,
+            lambda: open_index(
+                self.rows,
+                special_ids=self.tokens.special_ids,
+                vocab_size=self.tokens.vocab_size,
+                tokens=tokens,
+                keep=keep if world.writes else "in_memory",
+            ),
+        )
         return replace(self, tokens=replace(self.tokens, ngrams=index))
 
 
@@ -178,18 +179,27 @@ def start_embeddings(
     """Give the tables of tokens their first vectors, if they are not to be random."""
     if settings.model.embedding_start == "random" or is_resumed(settings):
         return
-    # One process counts and keeps, then the others read.
-    for turn in (world.writes, not world.writes):
-        if turn:
-            vectors_VE = open_vectors(
-                data.rows,
-                vocab_size=data.tokens.vocab_size,
-                special_ids=data.tokens.special_ids,
-                size=encoder.embedding_size,
-                keep=keep_of(settings) if world.writes else "in_memory",
-            )
-            start_at_vectors(objective, vectors_VE, std=encoder.initializer_range)
+    vectors_VE = one_then_others(
+        world,
+        lambda: open_vectors(
+            data.rows,
+            vocab_size=data.tokens.vocab_size,
+            special_ids=data.tokens.special_ids,
+            size=encoder.embedding_size,
+            keep=keep_of(settings) if world.writes else "in_memory",
+        ),
+    )
+    start_at_vectors(objective, vectors_VE, std=encoder.initializer_range)
+
+
+def one_then_others(world: World, make: Callable[[], Made]) -> Made:
+    """What one process makes and keeps, and all others read after it."""
+    if not world.writes:
         world.barrier()
+    made = make()
+    if world.writes:
+        world.barrier()
+    return made
 
 
 def keep_of(settings: PretrainRunConfig) -> files.Keep:

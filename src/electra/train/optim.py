@@ -10,6 +10,7 @@ N matrices of one shape, R rows, C columns.
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, overload
@@ -87,7 +88,7 @@ class Network(NamedTuple):
     """Its learning rate, relative to the schedule's."""
 
 
-class _Optimizer(torch.optim.Optimizer):
+class _Optimizer(torch.optim.Optimizer, ABC):
     """An optimizer that updates group by group the parameters that have a gradient."""
 
     @overload
@@ -107,8 +108,9 @@ class _Optimizer(torch.optim.Optimizer):
             self._update(group, [param for param in group["params"] if param.grad is not None])
         return loss
 
+    @abstractmethod
     def _update(self, group: dict[str, Any], params: list[Tensor]) -> None:
-        raise NotImplementedError
+        """Update these parameters of a group, all of which have a gradient."""
 
     def _update_by_adam(
         self, group: dict[str, Any], params: list[Tensor], ages: Callable[[Tensor], Tensor]
