@@ -66,8 +66,8 @@ def problem(toy, *, share=None, objective=None, **changes):
     )
 
 
-def run(work):
-    outputs = [part() for part in work.parts]
+def run(work, objective):
+    outputs = [part(objective) for part in work.parts]
     return sum(loss.item() for loss, _ in outputs), [part.rows for part in work.parts]
 
 
@@ -75,7 +75,7 @@ def test_micro_batches_add_up_to_the_batch(toy):
     objective = toy.objective()
     whole = problem(toy, objective=objective).begin(step=0, batch_number=0)
     parts = problem(toy, objective=objective, share=Share(micro_batch=5)).begin(step=0, batch_number=0)
-    (loss, rows), (other, other_rows) = run(whole), run(parts)
+    (loss, rows), (other, other_rows) = run(whole, objective), run(parts, objective)
     assert (rows, other_rows) == ([12], [5, 5, 2])
     assert loss == pytest.approx(other, rel=1e-5)
     assert whole.tokens == parts.tokens == int(toy.sentences(12, seed=0).lengths_B.sum())

@@ -24,8 +24,8 @@ def spoil(monkeypatch):
     def batches(*numbers, factor=math.nan):
         call = PretrainPart.__call__
 
-        def call_or_spoil(self):
-            loss, sums = call(self)
+        def call_or_spoil(self, module):
+            loss, sums = call(self, module)
             return (loss * factor if self.random.step in numbers else loss), sums
 
         monkeypatch.setattr(PretrainPart, "__call__", call_or_spoil)
@@ -316,7 +316,7 @@ def test_layers_computed_twice_take_less_memory_and_lose_the_same(runs, tmp_path
 
 @pytest.mark.slow
 def test_memory_that_runs_out_names_the_key(runs, tmp_path, monkeypatch, capsys):
-    def full(self):
+    def full(self, module):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(PretrainPart, "__call__", full)

@@ -29,8 +29,8 @@ from electra.text.batches import Batches
 
 if spoiled := os.environ.get("SPOIL_ON_LAST_RANK"):
     call = PretrainPart.__call__
-    def spoil(self):
-        loss, sums = call(self)
+    def spoil(self, module):
+        loss, sums = call(self, module)
         last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
         return (loss * float("nan") if last and self.random.step == int(spoiled) else loss), sums
     PretrainPart.__call__ = spoil

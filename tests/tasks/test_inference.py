@@ -1,6 +1,3 @@
-import os
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -53,67 +50,12 @@ def test_nothing_gives_nothing(model, tokenizer):
     assert predict_examples(model, "mood", [], tokenizer, max_length=32) == []
 
 
-CPU = torch.device("cpu")
-
-
 @pytest.fixture
 def two_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
-
-
-def test_results_come_in_order_from_threads_with_one_core_each(two_threads):
-    seen = []
-
-    def compute(item):
-        seen.append((threading.current_thread().name, torch.get_num_threads()))
-        return item * item
-
-    assert list(inference.spread(compute, range(20), cores=2)) == [item * item for item in range(20)]
-    names, threads = zip(*seen, strict=True)
-    assert all(name.startswith("core") for name in names)
-    assert set(threads) == {1}
-    assert torch.get_num_threads() == 2
-    fresh = []
-    thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    assert fresh == [2]
-
-
-def test_a_single_batch_has_all_cores_to_itself(two_threads):
-    (thread,) = inference.spread(lambda _: threading.current_thread(), ["batch"], cores=2)
-    assert thread is threading.current_thread()
-
-
-def test_little_is_computed_ahead(two_threads):
-    begun = []
-    results = inference.spread(lambda item: begun.append(item), range(100), cores=2)
-    next(results)
-    assert len(begun) <= 3
-    results.close()
-    assert len(begun) <= 3
-
-
-def test_an_error_reaches_who_asked(two_threads):
-    def compute(item):
-        if item == 3:
-            raise ValueError("three")
-        return item
-
-    results = inference.spread(compute, range(10), cores=2)
-    assert [next(results) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ValueError, match="three"):
-        next(results)
-
-
-def test_the_precision_of_the_caller_holds_in_all_threads(two_threads):
-    matrix = torch.ones(2, 2)
-    for enabled, dtype in ((True, torch.bfloat16), (False, torch.float32)):
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            assert {result.dtype for result in inference.spread(matrix.mm, [matrix] * 6, cores=2)} == {dtype}
 
 
 def rows_of(*lengths):
@@ -149,13 +91,6 @@ def test_a_sentence_or_two_are_not_divided(lengths, expected):
     assert len(inference.core_batches(rows_of(*lengths), cores=2, max_tokens=4096)) == expected
 
 
-def test_processes_that_share_a_model_call_it_one_by_one(two_threads, monkeypatch):
-    assert inference.num_cores(CPU) == 2
-    assert inference.num_cores(torch.device("meta")) == 1
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    assert inference.num_cores(CPU) == 1
-
-
 @pytest.mark.slow
 def test_a_model_says_the_same_on_all_cores(two_threads, monkeypatch, tiny_encoder, tokenizer, make_opinions):
     family = Classification(("bad", "good"))
@@ -168,12 +103,3 @@ def test_a_model_says_the_same_on_all_cores(two_threads, monkeypatch, tiny_encod
     np.testing.assert_allclose(
         np.stack(spread), np.stack(outputs_of(model, "mood", rows, pad_id=tokenizer.pad_id)), atol=2e-6
     )
-
-
-def test_a_child_process_starts_threads_of_its_own(two_threads):
-    assert list(inference.spread(abs, [-1, -2, -3], cores=2)) == [1, 2, 3]
-    child = os.fork()
-    if child == 0:
-        # No operation of torch: its own threads do not live on in a child.
-        os._exit(0 if inference._pool.cache_info().currsize == 0 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

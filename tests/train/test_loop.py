@@ -32,16 +32,15 @@ POINTS = 16
 
 @dataclass(frozen=True)
 class Points:
-    module: nn.Module
     number: int
     first: int
     rows: int
     factor: float = 1.0
 
-    def __call__(self):
+    def __call__(self, module):
         inputs = torch.randn(POINTS, 3, generator=torch_generator(0, self.number))
         part = inputs[self.first : self.first + self.rows]
-        errors = (self.module(part)[:, 0] - part.sum(1)) ** 2
+        errors = (module(part)[:, 0] - part.sum(1)) ** 2
         loss = self.factor * errors.sum() / POINTS
         return loss, {
             "error": torch.stack([errors.detach().sum().double(), torch.tensor(len(part)).double()])
@@ -58,6 +57,7 @@ class Work:
 class Line:
     module: nn.Module
     rows_at_once: int = POINTS
+    cores: int = 1
     spoiled: tuple[int, ...] = ()
     headlines: dict = field(default_factory=lambda: {"error": "error"})
     flops_per_token: float = 18.0
@@ -67,10 +67,7 @@ class Line:
         starts = range(0, POINTS, self.rows_at_once)
         sizes = [min(self.rows_at_once, POINTS - start) for start in starts]
         return Work(
-            [
-                Points(self.module, batch_number, start, size, factor)
-                for start, size in zip(starts, sizes, strict=True)
-            ]
+            [Points(batch_number, start, size, factor) for start, size in zip(starts, sizes, strict=True)]
         )
 
     def end(self, sums): ...
@@ -84,7 +81,7 @@ class Line:
     def evaluate(self):
         yield {
             "loss": torch.stack(
-                [Points(self.module, -1, 0, POINTS)()[0].detach().double(), torch.tensor(1.0).double()]
+                [Points(-1, 0, POINTS)(self.module)[0].detach().double(), torch.tensor(1.0).double()]
             )
         }
 
@@ -129,8 +126,9 @@ def test_it_minimises():
     assert (state.step, state.tokens, state.flops) == (40, 40 * POINTS, 40 * POINTS * 18.0)
 
 
-def test_parts_of_a_batch_give_the_same_as_the_whole():
-    whole, parts = start(), start(rows_at_once=5)
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_parts_of_a_batch_give_the_same_as_the_whole(cores):
+    whole, parts = start(), start(rows_at_once=5, cores=cores)
     for left, right in zip(take(*whole, 10), take(*parts, 10), strict=True):
         assert left.loss == pytest.approx(right.loss, rel=1e-4)
         assert left.sums["error"] == pytest.approx(right.sums["error"], rel=1e-4)

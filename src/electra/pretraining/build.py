@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from electra import config, files
 from electra.errors import InputError
@@ -26,16 +26,17 @@ from electra.pretraining.config import FREE_KEYS, PretrainRunConfig
 from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
 from electra.pretraining.ngrams import open_index
 from electra.pretraining.objectives import build_objective
-from electra.pretraining.objectives.protocol import Objective
+from electra.pretraining.objectives.protocol import Objective, StepOutput
 from electra.pretraining.spectral import open_vectors, start_at_vectors
 from electra.pretraining.start import STARTED_FROM, all_tokens_read, begin_from, read_start
 from electra.pretraining.states import STATE_ROWS, StateProbe
-from electra.pretraining.step import FIXED_SET_SEED, FixedSet, PretrainProblem, Share
+from electra.pretraining.step import FIXED_SET_SEED, FixedSet, Piece, Pieces, PretrainProblem, Share
 from electra.text import tokenizer as tokenizers
 from electra.text.batches import Batches
 from electra.text.rows import Rows
 from electra.text.tokenizer import Tokenizer
-from electra.train.devices import saved_bytes
+from electra.train.cores import gradients, timed
+from electra.train.devices import autocast, saved_bytes
 from electra.train.distributed import World
 from electra.train.engine import ENVIRONMENT, Engine, json_values, write_description
 from electra.train.loop import Step, training_steps
@@ -47,6 +48,8 @@ Made = TypeVar("Made")
 
 FINAL = "final"
 _PROBE_ROWS = 4
+_PROBE_TOKENS = 1024
+"""Tokens of each core in a step that is timed."""
 _NUM_EXAMPLES = 3
 
 
@@ -132,7 +135,8 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
     started_from = begin(settings, objective, data.tokenizer)
     engine.set_recomputation(objective)
     micro_batch = engine.micro_batch(lambda: bytes_per_row(objective, data.rows, engine.device))
-    problem = build_problem(settings, engine, data, encoder, objective, micro_batch=micro_batch)
+    cores = engine.num_cores(partial(step_seconds, objective, data.rows, engine))
+    problem = build_problem(settings, engine, data, encoder, objective, micro_batch=micro_batch, cores=cores)
     # After the problem: with fsdp, wrapping the objective has replaced its weights.
     optimizer = build_optimizer(
         settings.train,
@@ -154,7 +158,7 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
             "config": json_values(config.to_dict(settings)),
             "dataset_sha256": files.sha256(data.folder / files.MANIFEST),
             "tokenizer_sha256": data.tokenizer.content_hash,
-            "choices": engine.choices(micro_batch=micro_batch),
+            "choices": engine.choices(micro_batch=micro_batch, cores=cores),
             STARTED_FROM: started_from,
         },
     )
@@ -241,6 +245,7 @@ def build_problem(
     objective: Objective,
     *,
     micro_batch: int,
+    cores: int,
 ) -> PretrainProblem:
     """What the loop minimises, evaluates and shows."""
     world, device, seed = engine.world, engine.device, settings.seed
@@ -280,7 +285,7 @@ def build_problem(
         valid=valid,
         num_valid=num_valid // valid_size if valid_size else 0,
         seed=seed,
-        share=Share(rank=world.rank, world_size=world.size, micro_batch=micro_batch),
+        share=Share(rank=world.rank, world_size=world.size, micro_batch=micro_batch, cores=cores),
         device=device,
         flops_per_token=cost.flops_per_token(settings, encoder, length=data.rows.seq_length),
         add=world.add,
@@ -311,6 +316,28 @@ def bytes_per_row(objective: Objective, rows: Rows, device: torch.device) -> flo
         if isinstance(part, Encoder) and part.recomputes_layers
     )
     return recomputed + total[0] / _PROBE_ROWS
+
+
+def step_seconds(objective: Objective, rows: Rows, engine: Engine, cores: int) -> float:
+    """The time of a step but for its update, with so many cores that have rows of their own."""
+    threads = engine.train.threads or torch.get_num_threads()
+    num_rows = min(engine.train.batch_size, threads * max(1, _PROBE_TOKENS // rows.seq_length))
+    pieces = Pieces(
+        batches=Batches(rows, seed=0, batch_size=num_rows),
+        mask=objective.mask,
+        seed=0,
+        share=Share(cores=cores),
+    )[0]
+    objective.train().begin_step(0)
+
+    def backward(piece: Piece, module: nn.Module) -> None:
+        with autocast(engine.device, engine.precision):
+            output: StepOutput = module(piece.inputs, piece.random, masked=piece.masked)
+        torch.autograd.backward(output.loss)
+
+    seconds = timed(lambda: gradients(objective, pieces, backward, cores=cores))
+    objective.zero_grad(set_to_none=True)
+    return seconds
 
 
 def run_pretraining(settings: PretrainRunConfig, world: World, device: torch.device) -> Pretraining:

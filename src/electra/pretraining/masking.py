@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from electra.errors import InputError
+from electra.model import encoder
 from electra.pretraining.ngrams import NgramIndex
 from electra.seeds import derive, torch_generator
 from electra.text.batches import Batch
@@ -396,8 +397,9 @@ class StepRandom:
         return noise_BLK[self.first_row : last_row]
 
     def seed_dropout(self) -> None:
-        """Seed torch's default generators, from which the encoders draw their dropout masks."""
-        torch.manual_seed(derive(self.seed, self.purpose, "dropout", self.step, self.first_row) >> 1)
+        """Decide the dropout masks of the encoders."""
+        # Torch takes signed 64-bit seeds only.
+        encoder.seed_dropout(derive(self.seed, self.purpose, "dropout", self.step, self.first_row) >> 1)
 
 
 # The micro-batches of a step all take their slices of the same numbers.

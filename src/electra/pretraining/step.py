@@ -45,6 +45,8 @@ class Share:
     world_size: int = 1
     micro_batch: int | None = None
     """Rows at once; None: all of them."""
+    cores: int = 1
+    """Cores that share these rows, so that each has some of its own."""
 
 
 class Piece(NamedTuple):
@@ -68,7 +70,7 @@ class Pieces:
     def __getitem__(self, number: int) -> list[Piece]:
         batch = self.batches.part(number, rank=self.share.rank, world_size=self.share.world_size)
         num_rows = len(batch.lengths_B)
-        size = self.share.micro_batch or num_rows
+        size = -(-(self.share.micro_batch or num_rows) // self.share.cores)
         pieces = []
         for first in range(0, num_rows, size):
             rows = slice(first, first + size)
@@ -232,7 +234,6 @@ _NUM_SAMPLES = 4
 class PretrainPart:
     """A micro-batch: called, it gives its share of the loss, and sums."""
 
-    module: nn.Module
     inputs: Inputs
     masked: Masked
     random: StepRandom
@@ -243,9 +244,9 @@ class PretrainPart:
         """How many rows are worked on at once."""
         return len(self.inputs.input_ids_BL)
 
-    def __call__(self) -> tuple[Tensor, Sums]:
+    def __call__(self, module: nn.Module) -> tuple[Tensor, Sums]:
         """Its share of the loss of the global batch, and its metrics as sums."""
-        loss, sums, _ = self.module(self.inputs, self.random, self.totals, self.masked)
+        loss, sums, _ = module(self.inputs, self.random, self.totals, self.masked)
         return loss, sums
 
 
@@ -295,6 +296,11 @@ class PretrainProblem:
         self._ahead: Iterator[tuple[int, list[Piece]]] | None = None
         self._next = -1
 
+    @property
+    def cores(self) -> int:
+        """How many cores work on micro-batches of their own."""
+        return self.share.cores
+
     def begin(self, *, step: int, batch_number: int, progress: float = 0.0) -> PretrainWork:
         """The rows of a step, cut into micro-batches."""
         self.objective.begin_step(step, progress)
@@ -302,7 +308,6 @@ class PretrainProblem:
         totals = self._totals(pieces)
         parts = [
             PretrainPart(
-                module=self.module,
                 inputs=inputs.to(self.device),
                 masked=masked.to(self.device),
                 random=random,
@@ -376,7 +381,7 @@ class PretrainProblem:
     def _look(self, number: int) -> tuple[Tensor, Sums, dict[str, Tensor]]:
         """One batch of held-out rows; not through the wrapping, which would wait for other processes."""
         assert self.valid is not None
-        whole = replace(self.share, micro_batch=None)
+        whole = replace(self.share, micro_batch=None, cores=1)
         (piece,) = self._pieces_of(self.valid, whole, purpose="valid")[number]
         inputs, masked = piece.inputs.to(self.device), piece.masked.to(self.device)
         output = self.objective(inputs, piece.random, self._totals([piece]), masked)

@@ -8,11 +8,12 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from electra import config, files
 from electra.config import Given
@@ -33,7 +34,7 @@ from electra.tasks.data.catalogue import AX, GLUE
 from electra.tasks.families.family import PooledFamily
 from electra.tasks.model import StartModel, TaskModel, find_start
 from electra.tasks.seed_results import SeedResult
-from electra.tasks.step import FinetuneProblem, HeldOut, Share, flops_per_token
+from electra.tasks.step import FinetunePart, FinetuneProblem, HeldOut, Share, flops_per_token
 from electra.tasks.study import (
     Study,
     content_hash,
@@ -45,6 +46,7 @@ from electra.tasks.sweep import SweepConfig
 from electra.tasks.task import Task
 from electra.text.tokenizer import Tokenizer
 from electra.train import devices
+from electra.train.cores import gradients, timed
 from electra.train.distributed import World
 from electra.train.engine import Engine, check_same_run, json_values, read_choices, write_description
 from electra.train.log import METRICS
@@ -145,6 +147,11 @@ def prepare_job(given: Given[FinetuneConfig], world: World, device: torch.device
         choices=engine.choices(**fitted_choices(settings)),
         precisely=partial(devices.autocast, device, engine.precision),
     )
+    whole = next((task.name for task in tasks if task.family.needs_whole_batch), "")
+    obstacle = f"{whole} compares the examples of a batch with one another" if whole else ""
+    # A dry run trains nothing, so that there is nothing to measure for.
+    cores = 1 if settings.dry_run else engine.num_cores(StepTimer(study, engine), obstacle=obstacle)
+    study = dataclasses.replace(study, choices={**study.choices, "cores": cores})
     peak = 0.0 if settings.dry_run else engine.peak()
     return Job(settings=settings, study=study, engine=engine, peak=peak)
 
@@ -245,6 +252,7 @@ def train_seed(job: Job, seed: int, folder: Path) -> tuple[SeedResult, TaskModel
         tokenizer=study.start.tokenizer,
         held_out=study.held_out(),
         flops_per_token=flops_per_token(model, study.tokenized.train_rows),
+        cores=study.choices["cores"],
     )
     if engine.world.writes:
         folder.mkdir(parents=True, exist_ok=True)
@@ -283,6 +291,7 @@ def build_seed(
     tokenizer: Tokenizer,
     held_out: Sequence[HeldOut] = (),
     flops_per_token: float = 1.0,
+    cores: int = 1,
 ) -> tuple[FinetuneProblem, TrainState]:
     """What the loop minimises, and the state it starts from."""
     world, train = engine.world, engine.train
@@ -297,7 +306,7 @@ def build_seed(
         train=batches,
         held_out=held_out,
         seed=seed,
-        share=Share(rank=world.rank, world_size=world.size, micro_batch=micro_batch),
+        share=Share(rank=world.rank, world_size=world.size, micro_batch=micro_batch, cores=cores),
         device=engine.device,
         tokenizer=tokenizer,
         flops_per_token=flops_per_token,
@@ -312,6 +321,34 @@ def build_seed(
         precision=engine.precision,
     )
     return problem, engine.state(model, optimizer)
+
+
+class StepTimer:
+    """Times a step of a study but for its update, with any number of cores that have rows of their own."""
+
+    def __init__(self, study: Study, engine: Engine) -> None:
+        self._study, self._engine = study, engine
+
+    @cached_property
+    def _started(self) -> tuple[TaskModel, TaskMixture]:
+        seed = self._study.seeds[0]
+        return self._study.model(seed).train(), self._study.train_batches(seed)
+
+    def __call__(self, cores: int) -> float:
+        model, batches = self._started
+        problem, _ = build_seed(
+            model, batches, self._engine, seed=0, tokenizer=self._study.start.tokenizer, cores=cores
+        )
+
+        def backward(part: FinetunePart, module: nn.Module) -> None:
+            with self._study.precisely():
+                loss, _ = part(module)
+            torch.autograd.backward(loss)
+
+        parts = problem.begin(step=0, batch_number=0).parts
+        seconds = timed(lambda: gradients(model, parts, backward, cores=cores))
+        model.zero_grad(set_to_none=True)
+        return seconds
 
 
 def sweep_settings(job: Job) -> tuple[Job, str]:

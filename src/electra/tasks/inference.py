@@ -5,19 +5,13 @@ short as sentences that took 1.15 times as long (small's shape, two cores; docs/
 
 predict, outputs_of, judged_batches   rows -> what the model makes of them
 spread_rows                           cuts rows into batches, as many as keep all cores busy (`core_batches`)
-spread                                gives the batches to a pool of threads, each of which has torch compute
-                                      with one core (`_pool`), and yields results in order
+train.cores.spread                    gives the batches to threads that compute with one core each
 On a GPU, and where several processes share a model, batches are computed one after the other.
 
 The caller chooses the precision: all threads compute under the caller's autocast.
 """
 
-import functools
-import os
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,17 +21,14 @@ from electra.tasks.batches import PREDICTION_TOKENS, collate, prediction_batches
 from electra.tasks.families.family import Example, Prediction, TaskRow
 from electra.tasks.model import Judged, TaskModel
 from electra.text.tokenizer import Tokenizer
+from electra.train.cores import num_cores, spread
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CORE_TOKENS = 2048
 """Tokens of a batch that one core computes: no faster with more or, down to 512, with fewer."""
 LEAST_TOKENS = 256
 """Tokens of a batch that is worth a core of its own: fewer are ready sooner if the cores share them."""
-
-_STARTING = threading.Lock()
-"""Held while a pool starts: a thread that then asks torch for its number of cores the first time gets 1."""
 
 
 def spread_rows(
@@ -78,71 +69,6 @@ def even_shares(rows: Sequence[TaskRow], *, count: int) -> list[list[int]]:
         shares[done * count // total] += units[index]
         done += sum(len(rows[place].input_ids) for place in units[index])
     return [share for share in shares if share]
-
-
-def num_cores(device: torch.device) -> int:
-    """How many batches may be computed at the same time: one for each core that torch may use."""
-    # Several processes must call a model that they share in one order.
-    is_shared = torch.distributed.is_available() and torch.distributed.is_initialized()
-    with _STARTING:
-        return 1 if device.type != "cpu" or is_shared else torch.get_num_threads()
-
-
-def spread(compute: Callable[[Item], Result], items: Sequence[Item], *, cores: int) -> Iterator[Result]:
-    """The result of each item, in order; at most one per core is computed before the caller asks for it."""
-    if cores == 1 or len(items) == 1:
-        yield from map(compute, items)
-        return
-    with _STARTING:
-        pool = _pool(cores)
-    compute = _as_in_this_thread(compute)
-    ahead: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            ahead.append(pool.submit(compute, item))
-            if len(ahead) > cores:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        for future in ahead:
-            future.cancel()
-
-
-def _as_in_this_thread(compute: Callable[[Item], Result]) -> Callable[[Item], Result]:
-    """The same under this thread's autocast, which other threads do not inherit."""
-    enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-
-    def computed(item: Item) -> Result:
-        with torch.autocast("cpu", dtype, enabled=enabled):
-            return compute(item)
-
-    return computed
-
-
-@functools.cache
-def _pool(cores: int) -> ThreadPoolExecutor:
-    """Threads that compute with one core each."""
-    is_ready = threading.Barrier(cores)
-
-    def use_one_core() -> None:
-        # A thread adopts the global number when it first asks for it, which would undo the next line later.
-        torch.get_num_threads()
-        torch.set_num_threads(1)
-        is_ready.wait()
-
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(max_workers=cores, thread_name_prefix="core")
-    # All start now: setting the number in one thread sets it for all that start later.
-    for future in [pool.submit(use_one_core) for _ in range(cores)]:
-        future.result()
-    torch.set_num_threads(threads)
-    return pool
-
-
-if hasattr(os, "register_at_fork"):
-    # A forked child inherits the pool, but none of its threads.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 class JudgedBatch(NamedTuple):

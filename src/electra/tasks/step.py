@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from electra.model.encoder import Encoder, Positions
+from electra.model.encoder import Encoder, Positions, seed_dropout
 from electra.seeds import derive
 from electra.tasks.batches import PREDICTION_TOKENS, TaskMixture, Unit, collate, share_bounds
 from electra.tasks.families.family import Example, TaskRow
@@ -36,13 +36,15 @@ class Share:
     rank: int = 0
     world_size: int = 1
     micro_batch: int | None = None
-    """Units in one forward pass; None: all of them."""
+    """Units at once; None: all of them."""
+    cores: int = 1
+    """Cores that share these units, so that each has some of its own."""
 
     def pieces(self, num_units: int) -> list[range]:
         """The units of each micro-batch; all processes have as many, since they wait for each other."""
         first, last = share_bounds(num_units, rank=self.rank, world_size=self.world_size)
         largest_share = -(-num_units // self.world_size)
-        size = self.micro_batch or largest_share
+        size = -(-(self.micro_batch or largest_share) // self.cores)
         return [
             range(num_units)[start : min(start + size, last)]
             for start in range(first, first + largest_share, size)
@@ -65,7 +67,6 @@ class HeldOut:
 class FinetunePart:
     """A micro-batch: called, it gives its share of the loss, and sums."""
 
-    module: nn.Module
     task: str
     units: Sequence[Unit]
     weight: float
@@ -79,12 +80,12 @@ class FinetunePart:
         """Number of units, which is what `micro_batch` counts."""
         return len(self.units)
 
-    def __call__(self) -> tuple[Tensor, Sums]:
+    def __call__(self, module: nn.Module) -> tuple[Tensor, Sums]:
         """Its share of the global batch's loss, and sums for the loss of its task."""
         rows = [row for unit in self.units for row in unit]
         batch = collate(rows, pad_id=self.pad_id, device=self.device)
-        torch.manual_seed(self.dropout_seed)
-        losses_U: Tensor = self.module(batch, self.task).losses_U
+        seed_dropout(self.dropout_seed)
+        losses_U: Tensor = module(batch, self.task).losses_U
         assert losses_U.shape == (len(self.units),), f"{len(self.units)} units, losses {losses_U.shape}"
         counted_U = losses_U if self.weight else losses_U.new_zeros(0)
         return losses_U.sum() * self.weight, {f"{self.task}/loss": mean_pair(counted_U)}
@@ -118,6 +119,11 @@ class FinetuneProblem:
     """Signs of the last evaluation that nothing is being learned."""
 
     @property
+    def cores(self) -> int:
+        """How many cores work on micro-batches of their own."""
+        return self.share.cores
+
+    @property
     def headlines(self) -> dict[str, str]:
         """The main score of each held-out set."""
         names = [f"{prefix}{held.main_score}" for prefix, held in self._named_sets()]
@@ -129,7 +135,6 @@ class FinetuneProblem:
         units = self.train.tasks[task][number]
         parts = [
             FinetunePart(
-                module=self.module,
                 task=task,
                 units=[units[index] for index in piece] or units[:1],
                 weight=1 / len(units) if piece else 0.0,

@@ -25,6 +25,7 @@ from electra.errors import InputError
 from electra.model.encoder import Encoder, Layer, ModernLayer
 from electra.train import devices
 from electra.train.checkpoint import CheckpointConfig
+from electra.train.cores import fastest_way
 from electra.train.devices import DeviceName, Precision
 from electra.train.distributed import World
 from electra.train.health import HealthConfig
@@ -71,18 +72,49 @@ class Engine:
     ) -> "Engine":
         """The engine for a config; a run folder that has begun keeps the choices it made."""
         kept = {} if run is None else read_choices(run)
+        if kept:
+            # A run that began before this was a choice.
+            kept = {"cores": 1, **kept}
         kept = {key: value for key, value in kept.items() if getattr(train, key, None) == "auto"}
         precision = devices.choose_precision(kept.get("precision", train.precision), device, world)
         return cls(train=train, world=world, device=device, precision=precision, kept=kept)
 
     def micro_batch(self, bytes_per_row: Callable[[], float]) -> int:
-        """Rows that each process works on at once."""
+        """Rows that each process works on at once, with all of its cores."""
         return devices.choose_micro_batch(
             self.kept.get("micro_batch", self.train.micro_batch),
             share=self.train.batch_size // self.world.size,
             bytes_per_row=bytes_per_row,
             device=self.device,
         )
+
+    def num_cores(self, seconds: Callable[[int], float], *, obstacle: str = "") -> int:
+        """How many cores compute rows of their own; `seconds(number)` takes a step with so many.
+
+        `obstacle`: why the rows of a batch must stay together, if they must.
+        """
+        obstacle = obstacle or self._cores_obstacle()
+        asked = self.kept.get("cores", self.train.cores)
+        if asked == "auto":
+            cores = self.train.threads or torch.get_num_threads()
+            if obstacle or cores == 1:
+                return 1
+            with self.computing():
+                return fastest_way(seconds, cores=cores)
+        if asked > 1 and obstacle:
+            raise InputError(f"train.cores is {asked}, but {obstacle}: set it to 1, or auto")
+        return int(asked)
+
+    def _cores_obstacle(self) -> str:
+        """Why cores cannot compute rows of their own here; empty if they can."""
+        train = self.train
+        obstacles = {
+            f"the device is {self.device.type}": self.device.type != "cpu",
+            "several processes train together": self.world.size > 1,
+            f"train.compile is {train.compile}": train.compile != "off",
+            "train.checkpoint_activations is true": train.checkpoint_activations,
+        }
+        return next((reason for reason, is_so in obstacles.items() if is_so), "")
 
     def set_recomputation(self, model: nn.Module) -> None:
         """Let the encoders keep their activations or compute them again, as the config says."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from electra.train import cores
 from electra.train.devices import Precision, autocast, explained_out_of_memory
 from electra.train.distributed import World, local_gradients, whole_tensor
 from electra.train.health import is_finite
@@ -35,8 +36,11 @@ class Part(Protocol):
     def rows(self) -> int:
         """Number of rows."""
 
-    def __call__(self) -> tuple[Tensor, Sums]:
-        """Run the forward pass: its share of the loss of the global batch, and its metrics as sums."""
+    def __call__(self, module: nn.Module) -> tuple[Tensor, Sums]:
+        """Run the forward pass: its share of the loss of the global batch, and its metrics as sums.
+
+        `module` is the problem's, or a replica of it.
+        """
 
 
 class Work(Protocol):
@@ -57,6 +61,10 @@ class Problem(Protocol):
     @property
     def module(self) -> nn.Module:
         """The model, or its wrapper that averages gradients over processes."""
+
+    @property
+    def cores(self) -> int:
+        """How many cores work on micro-batches of their own."""
 
     @property
     def headlines(self) -> Mapping[str, str]:
@@ -154,19 +162,27 @@ def _gradients(
     """Compute the gradients of the global loss -> the loss and the sums over all processes."""
     state.optimizer.zero_grad(set_to_none=True)
     problem.module.train()
-    totals: Sums = {}
-    for number, part in enumerate(work.parts, start=1):
-        is_last = number == len(work.parts)
+
+    def backward(part: Part, module: nn.Module) -> Sums:
+        is_last = part is work.parts[-1]
         with (
             explained_out_of_memory(rows=part.rows),
-            nullcontext() if is_last else local_gradients(problem.module),
+            nullcontext() if is_last else local_gradients(module),
         ):
             with autocast(config.device, config.precision):
-                loss, sums = part()
+                loss, sums = part(module)
             # Losses of processes are shares, to be added up, but gradients get averaged over processes.
             scaled = loss * world.size
             torch.autograd.backward(scaled if state.scaler is None else state.scaler.scale(scaled))
-        for name, value in {_LOSS: loss.detach().double(), **sums}.items():
+        return {_LOSS: loss.detach().double(), **sums}
+
+    if problem.cores == 1:
+        found = [backward(part, problem.module) for part in work.parts]
+    else:
+        found = cores.gradients(problem.module, work.parts, backward, cores=problem.cores)
+    totals: Sums = {}
+    for sums in found:
+        for name, value in sums.items():
             totals[name] = totals[name] + value if name in totals else value
     totals = world.add(totals)
     return totals.pop(_LOSS), totals

@@ -159,8 +159,11 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
     """Precision of matrix products; auto chooses bf16 where the device is fast at it, fp16 on older GPUs, and
     fp32 otherwise. The environment variable ELECTRA_AUTO_PRECISION=fp32|bf16 overrides that choice."""
     threads: int | None = None
-    """Threads that a process computes with on a CPU. Default: torch's choice, one for each core. A small
-    encoder is often faster with one, and then suffers less from busy neighbours."""
+    """Threads that a process computes with on a CPU. Default: torch's choice, one for each core."""
+    cores: int | Literal["auto"] = "auto"
+    """Cores of a CPU that each compute rows of their own, which pays for small models and beside busy
+    neighbours: the same losses but for rounding. With 1, all cores share every operation. auto: measured when
+    a run begins, and kept by it."""
     parallel: Parallel = "ddp"
     """With several processes: each holds all weights (ddp), or a shard of weights and optimizer (fsdp)."""
     checkpoint_activations: bool = False
@@ -178,6 +181,8 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
                 raise InputError(f"train.{key} is {value}, expected 1 or more")
         if isinstance(self.micro_batch, int) and self.micro_batch < 1:
             raise InputError(f"train.micro_batch is {self.micro_batch}, expected 1 or more rows, all or auto")
+        if isinstance(self.cores, int) and self.cores < 1:
+            raise InputError(f"train.cores is {self.cores}, expected 1 or more cores, or auto")
         if self.max_time is not None:
             parse_duration(self.max_time, key="train.max_time")
         if self.steps and (problem := unfinished_warmup(self, step=self.steps, progress=1.0)):
