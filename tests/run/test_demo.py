@@ -31,7 +31,9 @@ def commands(monkeypatch):
             (out / "scores.json").write_text(json.dumps(scores))
         return 1 if command[0] in broken else 0
 
-    def write_tasks(folder):
+    def write_tasks(folder, *, text):
+        text.parent.mkdir(parents=True, exist_ok=True)
+        text.write_text('{"text": "one"}\n')
         (folder / "code_words").mkdir(parents=True, exist_ok=True)
         for split in ("train", "test"):
             lines = [

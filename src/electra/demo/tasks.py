@@ -1,4 +1,5 @@
-"""Passages of Python's documentation -> two labelled tasks on disk, for the demo and `electra bench quality`.
+"""Passages of Python's documentation -> a corpus and two labelled tasks on disk, for the demo and `electra
+bench quality`.
 
 FOLDER/passages.jsonl            which package does a passage come from?
 FOLDER/code_words/train.conll    which words of a sentence did its authors mark as code?
@@ -46,13 +47,15 @@ class TaggedSentence(NamedTuple):
     tags: tuple[str, ...]
 
 
-def write_tasks(folder: Path) -> None:
-    """Write both tasks, unless they are there."""
+def write_tasks(folder: Path, *, text: Path | None = None) -> None:
+    """Write both tasks, and all passages as documents to the file `text`, unless they are there."""
     table, tagged = folder / f"{PASSAGES}.jsonl", folder / CODE_WORDS
     paths = (table, tagged / "train.conll", tagged / "test.conll")
-    if all(path.is_file() for path in paths):
+    if all(path.is_file() for path in (*paths, *([text] if text else []))):
         return
     found = list(corpus.passages(workers=os.cpu_count() or 1))
+    if text is not None:
+        _write(text, (json.dumps({"text": one.text}, ensure_ascii=False) + "\n" for one in found))
     chosen = balanced(found)
     _write(table, (json.dumps({"package": one.package, "text": one.text}) + "\n" for one in chosen))
     for path, sentences in zip(paths[1:], split_sentences(found), strict=True):
