@@ -67,13 +67,21 @@ class Toy:
         return Inputs.from_batch(self.sentences(count, seed=seed))
 
     def objective(
-        self, name: str = "electra", *, dropout: float = 0.0, seed: int = 0, **changes
+        self,
+        name: str = "electra",
+        *,
+        dropout: float = 0.0,
+        seed: int = 0,
+        batch_size: int = 0,
+        **changes,
     ) -> Objective:
         encoder = dataclasses.replace(
             self.encoder, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
         )
         config = PretrainConfig(objective=name, **{**NEEDS[name], **changes})
-        return build_objective(config, encoder, self.tokens, seq_length=LONGEST, seed=seed)
+        return build_objective(
+            config, encoder, self.tokens, seq_length=LONGEST, seed=seed, batch_size=batch_size
+        )
 
     def train(
         self, objective: Objective, steps: int, *, first: int = 0, learning_rate: float = 3e-3

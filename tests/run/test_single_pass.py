@@ -1,6 +1,7 @@
 """`electra pretrain` beyond the paper: n-gram proposals, one pass, corrections, heads and schedules."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import yaml
@@ -19,6 +20,8 @@ CURES = {
     "discriminator_weight_start": 1,
     "discriminator_weight_ramp": 0.5,
 }
+
+OWN = {"single_pass__proposals": "own", "correction": "proposed"}
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +70,7 @@ def test_samples_show_masks_and_proposals_in_one_row(one_pass):
     [
         {**ONE_PASS, **CURES},
         {"generator__kind": "ngram", "objective": "electra", **CURES},
+        {**ONE_PASS, **OWN},
         {"generator__temperature": 2, "generator__temperature_end": 0.5, **CURES},
     ],
 )
@@ -80,11 +84,29 @@ def test_stopped_and_continued_is_the_same(runs, tmp_path, interrupt, changes):
 
 
 @pytest.mark.slow
-def test_micro_batches_do_the_same_work(runs, tmp_path):
-    keys = {**ONE_PASS, **CURES, "model__dropout": 0.0, "train__steps": 4}
+@pytest.mark.parametrize("cures", [CURES, OWN])
+def test_micro_batches_do_the_same_work(runs, tmp_path, cures):
+    keys = {**ONE_PASS, **cures, "model__dropout": 0.0, "train__steps": 4}
     for name, rows in (("whole", 8), ("parts", 3)):
         runs.pretrain(tmp_path / name, train__micro_batch=rows, **keys)
     runs.assert_same_work(tmp_path / "whole", tmp_path / "parts", precision="fp32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [5, 6])
+def test_a_run_that_guesses_is_continued_between_the_two_times(runs, tmp_path, interrupt, steps):
+    keys = {**ONE_PASS, **OWN, "train__steps": 10}
+    runs.pretrain(tmp_path / "whole", **keys)
+    interrupt(steps)
+    runs.pretrain(tmp_path / "parts", code=cli.INTERRUPTED, **keys)
+    runs.pretrain(tmp_path / "parts", **keys)
+    assert runs.events(tmp_path / "parts", "resumed") == [steps + 1]
+    runs.assert_same(tmp_path / "parts", tmp_path / "whole")
+    assert load(tmp_path / "whole").abilities == ("embed", "detect", "fill", "corrupt", "score")
+    # Rows come twice in a row: as many tokens are in the first step as in the second.
+    tokens = [0, *(line["tokens"] for line in runs.lines(tmp_path / "whole", "train"))]
+    sizes = [after - before for before, after in pairwise(tokens)]
+    assert sizes[0::2] == sizes[1::2]
 
 
 @pytest.mark.slow

@@ -129,6 +129,7 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
         data.tokens,
         seq_length=data.rows.seq_length,
         seed=settings.seed,
+        batch_size=settings.train.batch_size,
     )
     objective = make_objective(device=engine.device)
     start_embeddings(settings, objective, data, encoder, engine.world)

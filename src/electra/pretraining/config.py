@@ -240,7 +240,10 @@ class SinglePassConfig:
     """Masked and corrupted tokens in one row, for one encoder."""
 
     replace_prob: float = 0.1
-    """Fraction of the tokens that are not masked which the generator's proposals replace."""
+    """Fraction of the tokens that are not masked which proposals replace."""
+    proposals: Literal["generator", "own"] = "generator"
+    """Where proposals come from: generator.kind; or, at every second step, the encoder's own guesses at the
+    masks of the step before, which has the same rows (own), as SAS does from one epoch to the next."""
 
     def __post_init__(self) -> None:
         if not 0 < self.replace_prob < 1:

@@ -286,12 +286,19 @@ class Masker:
             ordinary_M=rows_M * width + columns_M,
         )
 
-    def others(self, masked: Masked, noise_BLK: Tensor, *, share: float) -> tuple[Tensor, Tensor]:
-        """Choose a share of the positions that are not masked -> positions, a uniform number for each."""
+    def others(
+        self, masked: Masked, noise_BLK: Tensor, *, share: float, among: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Choose a share of the positions that are not masked -> positions, a uniform number for each.
+
+        `among`: the only positions to choose from, if not all.
+        """
         width = masked.masked_ids_BL.shape[1]
         # At positions that stay unmasked nothing else depends on these numbers.
         noise_MK = noise_BLK[masked.ordinary_M // width, masked.ordinary_M % width]
         is_other_M = ~torch.isin(masked.ordinary_M, masked.chosen_U)
+        if among is not None:
+            is_other_M &= torch.isin(masked.ordinary_M, among)
         chosen_M = is_other_M & (noise_MK[:, _ACTION] < share)
         return masked.ordinary_M[chosen_M], noise_MK[chosen_M, _SAMPLE]
 
@@ -402,8 +409,8 @@ class StepRandom:
         encoder.seed_dropout(derive(self.seed, self.purpose, "dropout", self.step, self.first_row) >> 1)
 
 
-# The micro-batches of a step all take their slices of the same numbers.
-@lru_cache(maxsize=1)
+# The micro-batches of a step all take their slices of the same numbers, and at times of those before.
+@lru_cache(maxsize=2)
 def _global_noise(masker: Masker, num_rows: int, seed: int, purpose: str, step: int) -> Tensor:
     # From the CPU's generator on any device: the same run on other hardware masks the same tokens.
     return masker.draw_noise(num_rows, generator=torch_generator(seed, purpose, "mask", step))

@@ -75,8 +75,15 @@ def add(parts: Iterable[Mapping[str, Tensor]]) -> Sums:
 
 
 def summarise(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """The metrics; NaN where nothing was counted, such as the precision of never saying `replaced`."""
-    return {name: _auc(value) if value.dim() == 2 else _ratio(value) for name, value in sums.items()}
+    """The metrics; NaN where nothing was counted, such as the precision of never saying `replaced`.
+
+    What begins with an underscore an objective has told itself (`Objective.end_step`): it is no metric.
+    """
+    return {
+        name: _auc(value) if value.dim() == 2 else _ratio(value)
+        for name, value in sums.items()
+        if not name.startswith("_")
+    }
 
 
 def _ratio(pair: Tensor) -> float:

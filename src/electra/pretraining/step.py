@@ -66,9 +66,13 @@ class Pieces:
     seed: int
     share: Share
     purpose: str = "train"
+    visits: int = 1
+    """Steps in a row that have the same rows."""
 
     def __getitem__(self, number: int) -> list[Piece]:
-        batch = self.batches.part(number, rank=self.share.rank, world_size=self.share.world_size)
+        batch = self.batches.part(
+            number // self.visits, rank=self.share.rank, world_size=self.share.world_size
+        )
         num_rows = len(batch.lengths_B)
         size = -(-(self.share.micro_batch or num_rows) // self.share.cores)
         pieces = []
@@ -292,7 +296,7 @@ class PretrainProblem:
     }
 
     def __post_init__(self) -> None:
-        self._pieces = self._pieces_of(self.train, self.share)
+        self._pieces = replace(self._pieces_of(self.train, self.share), visits=self.objective.visits)
         self._ahead: Iterator[tuple[int, list[Piece]]] | None = None
         self._next = -1
 

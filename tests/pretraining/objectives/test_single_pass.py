@@ -1,11 +1,14 @@
 """What one encoder sees, judges and names in one pass."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from electra.pretraining.config import GeneratorConfig, PretrainConfig, SinglePassConfig
-from electra.pretraining.masking import MaskingConfig, StepRandom
-from electra.pretraining.metrics import summarise
+from electra.pretraining.masking import Inputs, MaskingConfig, StepRandom
+from electra.pretraining.metrics import add, summarise
+from electra.pretraining.sampling import draw_tokens
 
 pytestmark = pytest.mark.numeric
 
@@ -135,3 +138,89 @@ def test_schedules_are_functions_of_progress(toy):
         found = summarise(output.sums)
         expected = found["mlm_loss"] + 50 * progress * found["discriminator_loss"]
         assert output.loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+OWN = SinglePassConfig(proposals="own", replace_prob=0.1)
+
+
+def first_and_second(step, *, rows=ROWS):
+    return [StepRandom(seed=0, step=number, num_rows=rows) for number in (step, step + 1)]
+
+
+@pytest.fixture
+def guessing(toy):
+    return toy.objective("single_pass", masking=ALL_MASKS, single_pass=OWN, batch_size=ROWS).train()
+
+
+def test_the_second_time_guesses_of_the_first_are_proposed(toy, guessing):
+    inputs = toy.inputs(ROWS)
+    first, second = first_and_second(6)
+    before = guessing.mask(inputs, first)
+    output = guessing(inputs, first, masked=before)
+    guessing.end_step(output.sums)
+    masked = guessing.mask(inputs, second)
+    proposed = set(masked.proposed_R.tolist())
+    assert proposed
+    assert proposed <= set(before.positions_P.tolist()) - set(masked.positions_P.tolist())
+    seen = guessing(inputs, second, masked=masked).views["corrupted_ids_BL"].flatten()
+    width = inputs.input_ids_BL.shape[1]
+    kept = guessing.guesses[:-1].view(ROWS, -1)[:, :width].flatten().long() - 1
+    assert torch.equal(seen[masked.proposed_R], kept[masked.proposed_R])
+    assert set((kept >= 0).nonzero().flatten().tolist()) == set(before.positions_P.tolist())
+    # About as many as without guesses: a tenth of what is not masked.
+    share = len(proposed) / (len(masked.ordinary_M) - len(masked.positions_P))
+    assert share == pytest.approx(0.1, abs=0.02)
+
+
+def test_guesses_are_drawn_from_what_the_head_says(toy, guessing):
+    inputs = toy.inputs(ROWS)
+    first, _ = first_and_second(0)
+    masked = guessing.mask(inputs, first)
+    hidden_BLD = guessing.discriminator(masked.seen_ids_BL, **inputs.context)
+    logits_PV = guessing.generator_head(
+        hidden_BLD.flatten(0, 1)[masked.positions_P], guessing.discriminator.embeddings.word_embeddings.weight
+    )
+    expected_P = draw_tokens(logits_PV.softmax(-1), masked.uniform_P)
+    guessing.end_step(guessing(inputs, first, masked=masked).sums)
+    assert torch.equal(guessing.guesses[masked.remembered_P].long() - 1, expected_P)
+
+
+def test_guesses_at_another_batch_are_not_taken(toy, guessing):
+    """A rollback leaves batches out, and may come back between the two times that rows are seen."""
+    inputs = toy.inputs(ROWS)
+    (first, _), (_, later) = first_and_second(0), first_and_second(4)
+    guessing.end_step(guessing(inputs, first).sums)
+    masked = guessing.mask(inputs, later)
+    seen = guessing(inputs, later, masked=masked).views["corrupted_ids_BL"].flatten()
+    assert torch.equal(seen[masked.proposed_R], masked.proposals_R)
+
+
+def test_parts_of_a_batch_guess_together(toy, guessing):
+    inputs = toy.inputs(ROWS)
+    first, _ = first_and_second(2)
+    sums = guessing(inputs, first).sums
+    half = ROWS // 2
+    parts = [
+        guessing(
+            Inputs.of(
+                *(values[rows] for values in (inputs.input_ids_BL, inputs.token_type_ids_BL)),
+                inputs.lengths_B[rows],
+            ),
+            replace(first, first_row=rows.start),
+        ).sums
+        for rows in (slice(0, half), slice(half, ROWS))
+    ]
+    guessing.end_step(add(parts))
+    together = guessing.guesses.clone()
+    guessing.end_step(sums)
+    assert torch.equal(guessing.guesses, together)
+    assert guessing.guesses[-1] == 2
+    assert not any(name.startswith("_") for name in summarise(sums))
+
+
+def test_held_out_rows_are_seen_once(toy, guessing):
+    for step in (0, 1):
+        random = StepRandom(seed=0, step=step, num_rows=ROWS, purpose="valid")
+        masked = guessing.mask(toy.inputs(ROWS), random)
+        assert masked.remembered_P is None
+        assert masked.recalled_R is None

@@ -36,9 +36,13 @@ def build_objective(
     *,
     seq_length: int,
     seed: int,
+    batch_size: int = 0,
     device: torch.device | str = "cpu",
 ) -> Objective:
-    """The objective of a config for rows of up to `seq_length` tokens, with the initial weights of a seed."""
+    """The objective of a config for rows of up to `seq_length` tokens, with the initial weights of a seed.
+
+    `batch_size`: rows of a global batch, if steps may have to remember something of them.
+    """
     masker = Masker(
         config.masking,
         seq_length=seq_length,
@@ -48,6 +52,7 @@ def build_objective(
         continues_word_V=tokens.continues_word_V,
     )
     objective = OBJECTIVES[config.objective](config, encoder, masker, tokens)
+    objective.make_room(batch_size)
     # On the CPU, so that all devices start from the same weights.
     initialise(objective, std=encoder.initializer_range, generator=torch_generator(seed, "initialise"))
     if config.output_bias == "frequencies":

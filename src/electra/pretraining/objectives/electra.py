@@ -118,6 +118,12 @@ def predict_tokens(logits_CV: Tensor, original_C: Tensor) -> tuple[Tensor, Tenso
     return judged.loss_C, judged.best_C == original_C
 
 
+def predict_and_draw(logits_CV: Tensor, original_C: Tensor, uniform_C: Tensor) -> tuple[Tensor, ...]:
+    """The same, and a token drawn from each distribution."""
+    judged = token_loss(logits_CV, original_C)
+    return judged.loss_C, judged.best_C == original_C, draw_tokens(judged.probs_CV, uniform_C)
+
+
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Without dropout, for a while."""

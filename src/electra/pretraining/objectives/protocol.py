@@ -91,6 +91,8 @@ class Objective(nn.Module, ABC):
 
     encoder_name: ClassVar[Owner]
     """Which encoder goes on to fine-tuning."""
+    visits: int = 1
+    """Steps in a row that have the same rows, with other masks."""
 
     def __init__(
         self, config: PretrainConfig, encoder: EncoderConfig, masker: Masker, tokens: TokenFacts
@@ -146,6 +148,9 @@ class Objective(nn.Module, ABC):
     def states(self, inputs: Inputs) -> list[Tensor]:
         """The hidden states (N, D) of the text after each layer of `learning_encoder`."""
         return layer_states(self.learning_encoder, inputs)
+
+    def make_room(self, num_rows: int) -> None:
+        """Get ready to remember something of each row of a global batch from one step to the next."""
 
     def begin_step(self, step: int, progress: float = 0.0) -> None:
         """Get ready for a step, numbered from 0, before which a share of the run is done."""
