@@ -21,7 +21,7 @@ from electra.show import did_you_mean
 
 # In the order in which a reader chooses: first runs, the paper's models, its ablations, what came after it.
 NAMES = (
-    *("minutes", "tiny"),
+    *("minutes", "hour", "night", "tiny"),
     *("small", "small_plus_plus", "base", "large"),
     *("mlm", "electra_15", "replace_mlm", "all_tokens_mlm", "two_stage", "adversarial", "electric"),
     "single_pass",
