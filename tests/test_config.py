@@ -166,3 +166,44 @@ def test_python_values_are_taken_as_a_file_would_have_them(values, expected):
 def test_a_mistake_in_python_values_names_the_key(values, message):
     with pytest.raises(InputError, match=message):
         config.collect(Outer, values, prog="electra.test")
+
+
+def bomb(*, levels=12, each=9):
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * each)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+HOSTILE = {
+    "billions": bomb(),
+    "itself": "inner: &a {layers: *a}",
+    "deep": f"corpus: {'[' * 3000}{']' * 3000}",
+    "long": "corpus: [" + "x, " * 200_000 + "x]",
+    "large": "# " + "x" * (2 << 20),
+    "another file": "config: other.yaml",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_file_that_would_keep_the_computer_busy_is_refused_by_name(tmp_path, text):
+    path = tmp_path / "hostile.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"hostile\.yaml"):
+        read("--config", str(path))
+    with pytest.raises(InputError, match=r"hostile\.yaml"):
+        config.collect(Outer, {}, prog="electra test", file=path)
+
+
+@pytest.mark.parametrize("name", ["itself", "deep"])
+def test_so_is_a_value_on_the_command_line(name):
+    key, _, value = HOSTILE[name].partition(": ")
+    with pytest.raises(InputError, match=key):
+        read(f"--{key}={value}")
+
+
+def test_aliases_of_a_usual_size_are_read(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("corpus: &all [a, b]\ninner: {layers: &few 3}\n")
+    assert read("--config", str(path)) == Outer(corpus=["a", "b"], inner=Inner(layers=3))
+    path.write_text("fraction: &half 0.25\ncorpus: [a]\ninner: {layers: 2}\n")
+    assert read("--config", str(path), "--corpus", "[MASK] it & *").corpus == ["[MASK] it & *"]

@@ -61,14 +61,15 @@ def test_whoever_may_read_new_files_may_read_a_sealed_folder(tmp_path):
     assert set(modes.values()) == {modes["new.bin"]}
 
 
-def test_truncated_missing_and_additional_files_are_named(sealed):
+def test_truncated_and_missing_files_are_named_and_additional_ones_are_no_damage(sealed):
     (sealed / "a.bin").write_bytes(b"short")
     (sealed / "sub" / "b.txt").unlink()
     (sealed / "c").write_text("new")
-    truncated, missing, additional = problems(sealed)
+    truncated, missing = problems(sealed)
     assert re.match(rf"{sealed}/a\.bin: .*\b5\b.*\b256\b", truncated)
     assert missing.startswith(f"{sealed}/sub/b.txt: ")
-    assert additional.startswith(f"{sealed}/c: ")
+    manifest = files.read_manifest(sealed, kind="thing")
+    assert files.stray_files(sealed, manifest) == [sealed / "c"]
 
 
 def test_a_folder_without_manifest_or_of_another_kind_is_refused(sealed, tmp_path):

@@ -16,6 +16,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import jsonargparse
@@ -29,6 +30,8 @@ Config = TypeVar("Config")
 Value = TypeVar("Value")
 
 _CONFIG, _PRINT_CONFIG = "config", "--print_config"
+# Far above any config, far below what keeps a computer busy: a few lines of YAML can stand for a billion.
+_YAML_BYTES, _YAML_VALUES, _YAML_DEPTH = 1 << 20, 100_000, 32
 
 # The docstring below a field becomes its --help.
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -74,7 +77,7 @@ class Given(Generic[Config]):
     def _checked_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         parser = _parser(self.config_class, self.prog)
         plain = _plain(self.config_class, values)
-        return _flat(self._checked(lambda: parser.parse_object(plain, defaults=False)))
+        return self._checked(lambda: _flat(parser.parse_object(plain, defaults=False), self.config_class))
 
     def _checked(self, read: Callable[[], Value]) -> Value:
         return _checked(read, self.config_class, help=self.help)
@@ -88,6 +91,11 @@ def parse(config_class: type[Config], arguments: Sequence[str], *, prog: str) ->
 def read(config_class: type[Config], arguments: Sequence[str], *, prog: str) -> Given[Config]:
     """What a command line and the files it names give."""
     parser, help = _parser(config_class, prog), f"see '{prog} --help'"
+    option = ""
+    for argument in arguments:
+        option = argument.partition("=")[0] if argument.startswith("--") else option
+        value = argument.removeprefix(option).removeprefix("=")
+        _checked(partial(require_small_yaml, value), config_class, help=help, where=f"{option}: ")
     words = _join_lists(config_class, arguments)
     prints = [word for word in words if word.partition("=")[0] == _PRINT_CONFIG]
     words = [word for word in words if word not in prints]
@@ -95,10 +103,12 @@ def read(config_class: type[Config], arguments: Sequence[str], *, prog: str) -> 
     # Read by itself first, so that a mistake in a file is reported with the file's name.
     for path in _config_files(words):
         _checked_file(parser, path, config_class, help=help)
-    found = _checked(lambda: parser.parse_args(words, defaults=False), config_class, help=help)
+    found = _checked(
+        lambda: _flat(parser.parse_args(words, defaults=False), config_class), config_class, help=help
+    )
     return Given(
         config_class=config_class,
-        values=_flat(found),
+        values=found,
         prog=prog,
         help=help,
         print_option=prints[-1] if prints else None,
@@ -122,7 +132,7 @@ def collect(
     in_file: dict[str, Any] = {}
     if file is not None:
         parser = _parser(config_class, prog)
-        in_file = _flat(_checked_file(parser, str(config_path(os.fspath(file))), config_class, help=help))
+        in_file = _checked_file(parser, str(config_path(os.fspath(file))), config_class, help=help)
     named = {key: value for key, value in values.items() if value is not None}
     return dataclasses.replace(nothing, values=in_file).changed(named)
 
@@ -149,24 +159,89 @@ def _parser(config_class: type[Any], prog: str) -> jsonargparse.ArgumentParser:
     return _parsers[config_class, prog]
 
 
-def _flat(found: jsonargparse.Namespace) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key != _CONFIG}
+def read_yaml(path: Path) -> Any:
+    """The values of a YAML file, or an InputError that names it."""
+    try:
+        return yaml.safe_load(_small_text(path))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise InputError(f"{path} is not readable YAML: {' '.join(str(error).split())}") from error
+
+
+def _small_text(path: Path) -> str:
+    with path.open("rb") as file:
+        text = file.read(_YAML_BYTES + 1).decode()
+    require_small_yaml(text)
+    return text
+
+
+def require_small_yaml(text: str) -> None:
+    """Refuse a text that stands for more values than any config has, or for one that contains itself.
+
+    What is no YAML is left to its reader. Aliases (`*name`) are counted as what they stand for.
+    """
+    if len(text) > _YAML_BYTES:
+        raise InputError(f"more than {_YAML_BYTES:,} characters, too many for a config")
+    count = 0
+    sizes: dict[str, int] = {}
+    unfinished: list[tuple[str | None, int]] = []
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                if event.anchor in (anchor for anchor, _ in unfinished):
+                    raise InputError(f"*{event.anchor} contains itself: write out what it stands for")
+                count += sizes.get(event.anchor or "", 1)
+            elif isinstance(event, yaml.CollectionStartEvent):
+                unfinished.append((event.anchor, count))
+                count += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                anchor, before = unfinished.pop()
+                sizes[anchor or ""] = count - before
+            elif isinstance(event, yaml.ScalarEvent):
+                count += 1
+                sizes[event.anchor or ""] = 1
+            if count > _YAML_VALUES or len(unfinished) > _YAML_DEPTH:
+                raise InputError(
+                    f"more than {_YAML_VALUES:,} values or {_YAML_DEPTH} levels, too many for a config; "
+                    "aliases (*name) count as what they stand for"
+                )
+    except yaml.YAMLError:
+        return
+
+
+def _flat(found: jsonargparse.Namespace, config_class: type[Any]) -> dict[str, Any]:
+    """The values by their dotted keys, none of them empty where a value is needed."""
+    values = {key: value for key, value in found.items() if key != _CONFIG}
+    for group in sorted(_groups(config_class) & values.keys()):
+        shown = "nothing" if values[group] is None else values[group]
+        raise InputError(f"{group}: expected a group of keys such as {group}.KEY, got {shown}")
+    for key, kind in _fields(config_class):
+        if key in values and values[key] is None and type(None) not in typing.get_args(kind):
+            raise InputError(f"{key}: expected {_type_name(kind)}, got nothing; leave it out for its default")
+    return values
+
+
+def _type_name(kind: Any) -> str:
+    if typing.get_origin(kind) is typing.Literal:
+        return f"one of {list(typing.get_args(kind))}"
+    return getattr(kind, "__name__", str(kind))
 
 
 def _checked(read: Callable[[], Value], config_class: type[Any], *, help: str, where: str = "") -> Value:
     try:
         return read()
-    except (argparse.ArgumentError, ValueError, TypeError, OSError) as error:
+    except (argparse.ArgumentError, ValueError, TypeError, OSError, RecursionError) as error:
         known = [*_groups(config_class), *(name for name, _ in _fields(config_class))]
         raise InputError(f"{where}{_explain(str(error), known)} ({help})") from error
 
 
 def _checked_file(
     parser: jsonargparse.ArgumentParser, path: str, config_class: type[Any], *, help: str
-) -> jsonargparse.Namespace:
-    def read() -> jsonargparse.Namespace:
-        found: jsonargparse.Namespace = parser.parse_path(path, defaults=False)
-        return found
+) -> dict[str, Any]:
+    def read() -> dict[str, Any]:
+        text = _small_text(Path(path))
+        if re.search(rf"^{_CONFIG}[ \t]*:[ \t]*\S", text, re.MULTILINE):
+            raise InputError(f"{_CONFIG}: a file cannot name another one; give --config once for each")
+        return _flat(parser.parse_path(path, defaults=False), config_class)
 
     return _checked(read, config_class, help=help, where=f"{path}: ")
 
@@ -282,6 +357,14 @@ _UNKNOWN_KEY = (
 )
 
 
+_UNION = re.compile(
+    r'.*Parser key "(?P<key>[^"]*)": Does not validate against any of the Union subtypes Subtypes: .*? '
+    r"Errors: (?P<errors>.*) Given value type: .*? Given value: (?P<value>.*)"
+)
+_EXPECTED = re.compile(r"- Expected an? (.*?)(?= - Expected|$)")
+_NO_GROUP = re.compile(r'.*Parser key "(?P<key>[^"]*)": Unable to load config "(?P<value>.*)"')
+
+
 def _explain(message: str, known: list[str]) -> str:
     """Put the nearest valid key beside an unknown one, and say plainly what is wrong with a value."""
     flat = " ".join(message.split())
@@ -290,7 +373,13 @@ def _explain(message: str, known: list[str]) -> str:
             parts = found.groupdict()
             key = ".".join(filter(None, (parts.get("group"), parts["key"])))
             return f"unknown key {key!r}{show.did_you_mean(key, known, cutoff=0.5)}"
+    if found := _UNION.search(flat):
+        kinds = [kind for kind in _EXPECTED.findall(found["errors"]) if "NoneType" not in kind]
+        flat = f'Parser key "{found["key"]}": Expected a {" or ".join(kinds)}. Got value: {found["value"]}'
+    elif found := _NO_GROUP.search(flat):
+        return f"{found['key']}: expected a group of keys such as {found['key']}.KEY, got {found['value']}"
     flat = flat.replace("unrecognized arguments:", "unexpected value")
+    flat = flat.replace("Unexpected config:", "expected lines such as 'key: value', got")
     flat = re.sub(r'Parser key "([^"]*)": Expected an? ', r"\1: expected ", flat)
     flat = re.sub(r"<class '([^']*)'>", r"\1", flat).replace("typing.Literal", "one of ")
     return flat.replace(". Got value: ", ", got ")

@@ -5,6 +5,7 @@ valid manifest is not one. Files are written under a temporary name, synced and 
 a whole file or none, even after a power cut.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -48,19 +49,30 @@ def fsync(path: Path) -> None:
 
 
 def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Create or replace `path` in one step: `write` fills a temporary file, which is synced and renamed."""
+    """Create or replace `path` in one step: `write` fills a temporary file, which is synced and renamed.
+
+    An OSError says which file it is about.
+    """
     # The process id keeps two writers of the same file (an orphan and its successor) out of each other's way.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        # Readable too: past a file for writing only, NumPy writes itself and gives errors without a number.
+        with temporary.open("w+b") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
+            error.filename = str(path)
         raise
     fsync(path.parent)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether there was no room for what was to be written, on the disk or in somebody's quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def to_json(value: object) -> bytes:
@@ -80,6 +92,15 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not readable JSON: {error}") from error
+
+
+def require_folder(folder: Path, *, key: str) -> None:
+    """Refuse a place where no folder is and none can be made, before the work whose result goes there."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        raise InputError(f"{key} {folder}: {nearest} is not a folder, choose another {key}")
+    if nearest != folder and not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"{key} {folder} cannot be made: {nearest} may not be written, choose another {key}")
 
 
 def refuse_full(folder: Path) -> None:
@@ -189,8 +210,9 @@ def damaged_files(
 ) -> Iterator[str]:
     """One line for every file that is missing, or of other size or contents than when it was sealed.
 
-    Of the `unhashed` only the size is compared: who reads them compares the checksum on the way. What was
-    made of the folder since, below `CACHE`, is not looked at.
+    Of the `unhashed` only the size is compared: who reads them compares the checksum on the way. What the
+    manifest does not name is no damage, since nobody reads it: file managers and network disks leave files
+    everywhere (.DS_Store, .nfs0001). `stray_files` lists it.
     """
     for name, facts in manifest["files"].items():
         path = folder / name
@@ -200,11 +222,13 @@ def damaged_files(
             yield f"{path}: {path.stat().st_size} bytes, expected {facts['bytes']}"
         elif name not in unhashed and sha256(path) != facts["sha256"]:
             yield f"{path}: contents changed (SHA-256 differs)"
+
+
+def stray_files(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
+    """Files that came into a sealed folder later, but for what was derived from it (`CACHE`)."""
     known = {*manifest["files"], MANIFEST}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.is_file() and str(name) not in known and name.parts[0] != CACHE:
-            yield f"{path}: not in the manifest"
+    names = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    return [folder / name for name in names if str(name) not in known and name.parts[0] != CACHE]
 
 
 @contextmanager

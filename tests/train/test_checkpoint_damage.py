@@ -107,6 +107,19 @@ def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(save, store, problem
     assert store.steps() == [1, 3]
 
 
+@pytest.mark.parametrize("name", [".DS_Store", "._model.safetensors", ".nfs00000000004a", "notes.txt", "a/b"])
+def test_a_file_that_somebody_left_in_a_checkpoint_is_no_damage(save, store, problems, name):
+    path = store.folder / "step-00000002" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"anything")
+    assert store.load_latest(problems.append).step == 2
+    assert problems == []
+    # It goes with its checkpoint.
+    save(store, 3, 4)
+    assert store.steps() == [3, 4]
+    assert [found.name for found in sorted(store.folder.iterdir())] == ["step-00000003", "step-00000004"]
+
+
 class Payload:
     """Unpickling it creates a file."""
 
@@ -128,7 +141,8 @@ def test_a_malicious_pickle_is_never_executed(store, problems, tmp_path, name, s
     (path / name).write_bytes(attack)
     if sealed:
         files.write_manifest(path, {"kind": "checkpoint", "format_version": 1, "step": 2})
-    harmless = sealed and name in ("optimizer.pt", "pytorch_model.bin")
+    # What the manifest does not name is never read; of what it names, weights and state are.
+    harmless = name not in FILES[:3] and not (sealed and name == "more.safetensors")
     assert store.load_latest(problems.append).step == (2 if harmless else 1)
     assert harmless or name in problems[0]
     assert not proof.exists()

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ import threading
 import pytest
 import torch
 
+import small_disk
 from electra.errors import InputError
 from electra.train import checkpoint
 from electra.train import checkpoint as checkpoints
@@ -109,20 +109,8 @@ def test_old_ones_that_cannot_be_removed_are_no_failure_to_save(save, store, pro
 
 @pytest.fixture
 def tiny_disk(tmp_path):
-    if shutil.which("mount") is None:
-        pytest.skip("a disk of 1 MB cannot be mounted here (no mount)")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if mounted.returncode:
-        pytest.skip(f"a disk of 1 MB cannot be mounted here (root only): {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small_disk.mounted(tmp_path / "disk", size="1m") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("foreseen", [True, False], ids=["foreseen", "met while writing"])

@@ -41,8 +41,22 @@ def test_lines_after_a_step_and_an_unfinished_one_are_cut(tmp_path):
     assert [record["step"] for record in lines_of(path)] == [0, 1, 2, 9]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [b"\0\0\0", b'{"step": 3, "kind', b"[]", b"{}", b"\xff\xfe", b'{"step": "x"}', b"", b"[" * 100_000],
+    ids=["zeros", "torn", "a list", "no step", "no text", "a step that is none", "nothing", "deep"],
+)
+def test_a_line_that_is_no_record_is_removed_and_its_number_told(tmp_path, line):
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n{"step": 3}\n')
+    lines = JsonLines(path)
+    assert lines.cut(lambda record: record["step"] <= 2) == [2]
+    assert [record["step"] for record in lines_of(path)] == [1, 2]
+    assert lines.cut(lambda record: True) == []
+
+
 def test_cutting_a_file_that_is_not_there_does_nothing(tmp_path):
-    JsonLines(tmp_path / "m.jsonl").cut(lambda record: True)
+    assert JsonLines(tmp_path / "m.jsonl").cut(lambda record: True) == []
     assert not list(tmp_path.iterdir())
 
 

@@ -233,6 +233,40 @@ def test_a_state_in_doubt_is_not_the_best(tmp_path, monkeypatch):
     assert steps_in(tmp_path) == [12, 40]
 
 
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_last_look_that_is_no_number_ends_in_an_error_and_is_not_saved(tmp_path, monkeypatch, loss):
+    held_out(monkeypatch, [2.0, loss, 2.0])
+    with pytest.raises(InputError, match=r"--train\.learning_rate.*\b0\.05\b"):
+        session(tmp_path, *start()).run()
+    assert steps_in(tmp_path) == [20, 30]
+    # A number in the middle of the run is no reason to end it, and a later look may be better.
+    state, problem = start()
+    session(tmp_path, state, problem).run()
+    assert steps_in(tmp_path)[-1] == state.step == 40
+
+
+def test_weights_that_are_no_numbers_end_in_an_error_even_if_nothing_is_held_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(Line, "evaluate", lambda self: iter(()))
+    state, problem = start()
+
+    def spoil_the_last(sums):
+        if state.step == 39:
+            with torch.no_grad():
+                state.model.bias.fill_(float("nan"))
+
+    monkeypatch.setattr(problem, "end", spoil_the_last)
+    with pytest.raises(InputError, match="40"):
+        session(tmp_path, state, problem).run()
+    assert steps_in(tmp_path) == [20, 30]
+
+
+def test_a_last_update_that_was_left_out_ends_well_if_the_last_look_is_a_number(tmp_path):
+    for _ in range(2):
+        state, problem = start(spoiled=(39,))
+        session(tmp_path, state, problem).run()
+        assert (state.step, state.health.bad_steps) == (40, 1)
+
+
 def test_a_budget_that_ends_within_the_warmup_is_said_when_the_speed_is_known(tmp_path, capsys):
     def warnings(folder, warmup_steps):
         schedule = ScheduleConfig(learning_rate=0.05, warmup_steps=warmup_steps)

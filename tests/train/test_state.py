@@ -69,6 +69,38 @@ def test_a_fact_that_is_missing_changes_nothing(tmp_path, key):
     assert everything(state) == before
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("tokens", "many"), ("step", None), ("health", {"pulse": 60}), ("health", []), ("optimizer", {})],
+)
+def test_a_fact_of_another_form_changes_nothing(tmp_path, key, value):
+    checkpoint, state = saved(state_of(2, seed=1), tmp_path), state_of(2)
+    before = everything(state)
+    checkpoint.facts[key] = value
+    with pytest.raises(InputError, match=rf"step-\d+.*{key}"):
+        state.load(checkpoint)
+    assert everything(state) == before
+
+
+@pytest.mark.parametrize("name", ["model", "optimizer"])
+def test_a_checkpoint_without_weights_or_optimizer_changes_nothing(tmp_path, name):
+    checkpoint, state = saved(state_of(2, seed=1), tmp_path), state_of(2)
+    before = everything(state)
+    del checkpoint.tensors[name]
+    with pytest.raises(InputError, match=rf"step-\d+.*{name}"):
+        state.load(checkpoint)
+    assert everything(state) == before
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_one_weight_that_is_no_number_is_found(value):
+    state = state_of(2, 4)
+    assert state.has_finite_weights
+    with torch.no_grad():
+        state.model[1].bias[2] = value
+    assert not state.has_finite_weights
+
+
 def test_weights_of_which_one_does_not_fit_are_not_copied_in_part():
     source, target = state_of(2, 4).tensors()["model"], state_of(2, 5, seed=1)
     before = everything(target)

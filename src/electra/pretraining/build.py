@@ -38,7 +38,7 @@ from electra.text.tokenizer import Tokenizer
 from electra.train.cores import gradients, timed
 from electra.train.devices import autocast, saved_bytes
 from electra.train.distributed import World
-from electra.train.engine import ENVIRONMENT, Engine, json_values, write_description
+from electra.train.engine import Engine, json_values, read_environment, write_description
 from electra.train.loop import Step, training_steps
 from electra.train.optim import Network, build_optimizer
 from electra.train.session import CHECKPOINTS
@@ -170,9 +170,8 @@ def begin(settings: PretrainRunConfig, objective: Objective, words: Tokenizer) -
     if is_resumed(settings):
         # A resumed run has weights of its own, and where they began stays as it was: what `--start` named
         # then, or a model that was imported as a run.
-        path = Path(settings.out) / ENVIRONMENT
-        found = files.read_json(path).get(STARTED_FROM) if path.is_file() else None
-        return dict(found) if found else None
+        found = read_environment(Path(settings.out)).get(STARTED_FROM)
+        return dict(found) if isinstance(found, dict) and found else None
     if not settings.start:
         return None
     return begin_from(read_start(Path(settings.start)), objective, words)

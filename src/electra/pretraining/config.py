@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from electra import files
 from electra.config import Given
 from electra.errors import InputError
 from electra.model.heads import DetectionHead, detection_head_of
@@ -127,6 +128,8 @@ ObjectiveName = Literal[
     "single_pass",
 ]
 GeneratorKind = Literal["mlm", "uniform", "unigram", "two_tower", "ngram"]
+LARGEST_GENERATOR = 10
+"""Times the discriminator; a larger number is a size in place of a fraction."""
 UNTRAINED: tuple[GeneratorKind, ...] = ("uniform", "unigram", "ngram")
 """Generators without a network."""
 DETECTING: tuple[ObjectiveName, ...] = (
@@ -169,6 +172,12 @@ class GeneratorConfig:
     def __post_init__(self) -> None:
         for key in ("width", "depth", "temperature"):
             _expect_positive(f"generator.{key}", getattr(self, key))
+        for key in ("width", "depth"):
+            if getattr(self, key) > LARGEST_GENERATOR:
+                raise InputError(
+                    f"generator.{key} is {getattr(self, key):g}, expected a fraction of the discriminator's, "
+                    f"such as 0.25; at most {LARGEST_GENERATOR}"
+                )
         if self.temperature_end is not None:
             _expect_positive("generator.temperature_end", self.temperature_end)
         if self.ngram_tokens < 1:
@@ -371,6 +380,9 @@ class PretrainRunConfig(PretrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for key in ("valid_rows", "max_restarts"):
+            if getattr(self, key) < 0:
+                raise InputError(f"{key} is {getattr(self, key)}, expected 0 or more")
         if self.start and self.model.embedding_start != "random":
             raise InputError(
                 f"model.embedding_start is {self.model.embedding_start}, but the run takes its first weights "
@@ -381,6 +393,8 @@ class PretrainRunConfig(PretrainConfig):
         """Refuse a run that does not say where its data is and where its results go."""
         if not self.data or not (self.out or self.dry_run):
             raise InputError("give --data DIR and --out RUN (see 'electra pretrain --help')")
+        if self.out:
+            files.require_folder(Path(self.out), key="--out")
 
 
 FREE_KEYS = (

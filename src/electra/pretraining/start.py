@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import yaml
 from torch import Tensor, nn
 
+from electra.config import read_yaml
 from electra.errors import InputError
 from electra.model.names import Role
 from electra.model.store import TOKENS_READ, ModelFolder, open_model
@@ -186,7 +186,7 @@ def _named(role: Role, part: ModelFolder) -> Iterator[tuple[str, Tensor]]:
 def _read_run_config(path: Path) -> dict[str, Any]:
     if not (path / CONFIG).is_file():
         raise InputError(f"--start {path} is no run: it has no {CONFIG}")
-    values = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
+    values = read_yaml(path / CONFIG)
     if not isinstance(values, dict):
         raise InputError(f"{path / CONFIG} holds no keys")
     return values

@@ -64,8 +64,9 @@ class Spread(NamedTuple):
     """How states lie in their space."""
 
     rank: float
+    """NaN for states that are no numbers."""
     cosine: float
-    """NaN for less than two states."""
+    """NaN for less than two states, too."""
 
 
 def moments(states_ND: Tensor) -> Tensor:
@@ -83,6 +84,9 @@ def spread(sums: Tensor) -> Spread:
     count = float(count_D[0])
     mean_D = total_D / count
     covariance_DD = product_DD / count - torch.outer(mean_D, mean_D)
+    if not covariance_DD.isfinite().all():
+        # A network that has diverged: there is nothing to decompose.
+        return Spread(math.nan, math.nan)
     # What is negative is rounding.
     variance_D = torch.linalg.eigvalsh(covariance_DD).clamp(min=0)
     share_D = variance_D / variance_D.sum()

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ import yaml
 from electra.errors import InputError
 from electra.report.minimal_pairs import PairAccuracies, read_pairs
 from electra.show import percent, short
+
+_MOST_KEYS = 10_000
 
 Record = dict[str, float]
 """One line of measurements: step, tokens, seconds, flops and metrics; only finite numbers are in it."""
@@ -90,8 +93,8 @@ def read_run(folder: Path, *, name: str) -> RunRecord:
     return RunRecord(
         name=name,
         folder=folder,
-        config=dict(_flat(_mapping(folder / "config.yaml", notes))),
-        environment=dict(_flat(_mapping(folder / "environment.json", notes))),
+        config=_keys(_mapping(folder / "config.yaml", notes), notes),
+        environment=_keys(_mapping(folder / "environment.json", notes), notes),
         train=[_record(line) for line in lines if line.get("kind") == "train" and "step" in line],
         valid=[_record(line) for line in lines if line.get("kind") == "valid" and "step" in line],
         events=[_event(line) for line in lines if line.get("kind") == "event"],
@@ -135,10 +138,22 @@ def _mapping(path: Path, notes: list[str]) -> dict[str, Any]:
         # JSON is YAML, but its own reader is faster and knows 1e-4 as a number.
         text = path.read_text(encoding="utf-8")
         value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         notes.append(f"{path.name} is not readable: {' '.join(str(error).split())}")
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _keys(values: Mapping[Any, Any], notes: list[str]) -> dict[str, Any]:
+    """The values by their dotted keys, as many as anybody reads: aliases of YAML can stand for a billion."""
+    try:
+        found = dict(islice(_flat(values), _MOST_KEYS + 1))
+    except RecursionError:
+        notes.append("a group of keys contains itself: left out")
+        return {}
+    if len(found) > _MOST_KEYS:
+        notes.append(f"more than {_MOST_KEYS:,} keys: the others are left out")
+    return found
 
 
 def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

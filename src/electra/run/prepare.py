@@ -6,7 +6,7 @@ from pathlib import Path
 
 from electra import config, files
 from electra.errors import InputError
-from electra.show import clock, megabytes, table
+from electra.show import clock, listed, megabytes, table
 from electra.text import tokenizer as tokenizers
 from electra.text.dataset import PrepareConfig, Prepared, make_dataset
 from electra.text.quarantine import describe_problem
@@ -34,11 +34,20 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def verify(folder: Path) -> None:
-    """Raise an InputError that names every file that differs from the manifest."""
+    """Raise an InputError that names every file that differs from the manifest, or is not in it.
+
+    Hidden files are only mentioned: file managers and network disks leave them everywhere.
+    """
     manifest = files.read_manifest(folder, kind=KIND)
-    if damage := list(files.damaged_files(folder, manifest)):
+    strays = files.stray_files(folder, manifest)
+    hidden = [path for path in strays if path.name.startswith(".")]
+    damage = list(files.damaged_files(folder, manifest))
+    damage += [f"{path}: not in the manifest" for path in strays if path not in hidden]
+    if damage:
         raise InputError("\n  ".join([f"{folder} is damaged:", *damage]))
     print(f"{folder} is whole: {len(manifest['files'])} files match their checksums")
+    if hidden:
+        print(f"not in the manifest, and never read: {listed(hidden)}")
 
 
 def summary(prepared: Prepared) -> str:

@@ -48,6 +48,9 @@ def _contents(reading: Reading, step_bytes: int) -> Iterator[bytes]:
                 tally.source_bytes += len(step)
                 yield step
                 used += len(step)
+            # What is missing of compressed data is found by what decompresses it.
+            lost = source.bytes - used if source.compression == "none" else 0
+            reading.check_unchanged(file, lost=max(0, lost))
 
     try:
         if source.compression == "none":

@@ -30,9 +30,9 @@ class Corpus:
 
     sources: list[Source]
     skipped: dict[str, int]
-    """Files of unknown formats in folders, by suffix."""
+    """Files of unknown formats in folders, and what is no file, by suffix."""
     unreadable: list[str]
-    """Folders that could not be listed, with the reason."""
+    """Folders that could not be listed, to their end or at all, with the reason."""
     fingerprint: str
     """Changes when a file changes."""
     text_field: str
@@ -54,7 +54,13 @@ class Corpus:
                 files.write_file(path, lambda file: _write_builtin(file, self.text_field, workers))
         else:
             return source
-        return replace(source, path=str(path), bytes=path.stat().st_size)
+        return replace(source, path=str(path), bytes=path.stat().st_size, modified=0)
+
+    @property
+    def _folder_bytes(self) -> int:
+        """Mean size of the folders that could be listed: what is in the others, nobody can say."""
+        folders = {source.path.rpartition("/")[0] for source in self.sources}
+        return max(1, self.source_bytes // max(1, len(folders)))
 
     @property
     def source_bytes(self) -> int:
@@ -65,22 +71,37 @@ class Corpus:
         """All documents in order, counted in `tally`; problems go to `quarantine`."""
         for failure in self.unreadable:
             folder, _, reason = failure.rpartition(": ")
-            quarantine(ReadProblem(file=folder, reason=f"the folder could not be listed: {reason}"))
+            quarantine(
+                ReadProblem(
+                    file=folder,
+                    reason=f"the folder could not be listed: {reason}; it counts as one of average size",
+                    bytes=self._folder_bytes,
+                )
+            )
         for source in self.sources:
             reading = Reading(source=source, tally=tally, quarantine=quarantine)
             yield from read_documents(reading, text_column=self.text_field, dialect=self.dialect)
 
 
-def open_corpus(arguments: Sequence[str], *, text_field: str = "text", dialect: Dialect = DETECTED) -> Corpus:
-    """Find every file; standard input and the built-in corpus stay names until `spooled` stores them."""
+def open_corpus(
+    arguments: Sequence[str],
+    *,
+    text_field: str = "text",
+    dialect: Dialect = DETECTED,
+    without: Sequence[str] = (),
+) -> Corpus:
+    """Find every file; standard input and the built-in corpus stay names until `spooled` stores them.
+
+    What is in the folders of `without` is left out.
+    """
     if not arguments:
         raise InputError("--corpus is empty: give files, folders, globs, '-' for standard input or 'builtin'")
     named = [argument for argument in arguments if argument not in (BUILTIN, STDIN)]
-    found = find_sources(named)
+    found = find_sources(named, without=without)
     facts = hashlib.sha256()
     for source in found.sources:
         facts.update(_identity(source))
-    sources = found.sources
+    sources = _with_sizes(found.sources)
     if STDIN in arguments:
         sources = [Source(path=STDIN, format="text"), *sources]
     if BUILTIN in arguments:
@@ -117,9 +138,17 @@ def vocabulary_sample(documents: Iterator[tuple[int, str]], *, limit: int = SAMP
 
 def _identity(source: Source) -> bytes:
     """Bytes that change when the file changes."""
-    path = Path(source.path)
-    modified = path.stat().st_mtime_ns if path.exists() else 0
-    return f"{source.path}\0{source.bytes}\0{modified}\n".encode(errors="surrogateescape")
+    return f"{source.path}\0{source.bytes}\0{source.modified}\n".encode(errors="surrogateescape")
+
+
+def _with_sizes(sources: list[Source]) -> list[Source]:
+    """The same, where a file that nobody can look at has the mean size of the others: so much is lost."""
+    known = [source.bytes for source in sources if source.modified]
+    mean = sum(known) // max(1, len(known))
+    return [
+        source if source.modified or source.format == "hf" else replace(source, bytes=mean)
+        for source in sources
+    ]
 
 
 def _write_builtin(file: IO[bytes], text_field: str, workers: int) -> None:

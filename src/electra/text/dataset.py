@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ import numpy as np
 from electra import files
 from electra.errors import InputError
 from electra.progress import Progress
+from electra.show import megabytes
 from electra.text import tokenizer as tokenizers
 from electra.text.corpus import STDIN, Corpus, open_corpus, vocabulary_sample
 from electra.text.quarantine import QUARANTINE, Quarantine, ReadProblem, Tally
@@ -144,23 +145,44 @@ def make_dataset(config: PrepareConfig) -> Prepared:
     if not config.corpus or not config.out:
         raise InputError("give --corpus PATH [PATH ...] and --out DIR (see 'electra prepare --help')")
     out = Path(config.out)
-    corpus = open_corpus(config.corpus, text_field=config.text_field, dialect=config.dialect)
+    unfinished = out.with_name(f"{out.name}.partial")
+    for folder in (out, unfinished):
+        files.require_folder(folder, key="--out")
+    is_full = out.exists() and any(out.iterdir())
+    if is_full and not (out / files.MANIFEST).exists():
+        raise InputError(f"{out} exists and is not a dataset: choose another --out")
+    # Where the result goes may be in a folder of the corpus, but is no part of it.
+    corpus = open_corpus(
+        config.corpus,
+        text_field=config.text_field,
+        dialect=config.dialect,
+        without=[str(out), str(unfinished)],
+    )
     plan = {"config": config.settings, "corpus": corpus.fingerprint}
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if is_full:
         return _prepared(out, _finished_before(out, plan))
     if config.tokenizer:
         # An unusable one is refused before anything is written.
         tokenizers.load_tokenizer(config.tokenizer)
-    unfinished = out.with_name(f"{out.name}.partial")
     unfinished.mkdir(parents=True, exist_ok=True)
     with files.locked(unfinished / "lock", busy=f"another process is already preparing {out}"):
         data, work = _begin(unfinished, plan)
+        assembly = _Assembly(config=config, corpus=corpus, data=data, work=work)
         try:
-            prepared = _make(config, corpus, plan, data=data, work=work)
+            prepared = _make(assembly, plan)
         except InputError:
             if not _num_receipts(work) and not _has_quarantine(data):
                 shutil.rmtree(unfinished)
             raise
+        except OSError as error:
+            if not files.is_disk_full(error):
+                raise
+            raise InputError(
+                f"{error.filename or unfinished}: disk full ({error.strerror}). {out} needs about "
+                f"{megabytes(assembly.bytes_needed())}, {megabytes(assembly.bytes_written())} are written, "
+                f"{megabytes(shutil.disk_usage(unfinished).free)} are free: make room and run the same "
+                f"command again, which resumes from {_num_receipts(work)} finished shards"
+            ) from error
         except KeyboardInterrupt as interruption:
             raise KeyboardInterrupt(
                 f"{_num_receipts(work)} finished shards are kept in {unfinished}; run the same command again "
@@ -172,10 +194,10 @@ def make_dataset(config: PrepareConfig) -> Prepared:
     return prepared
 
 
-def _make(config: PrepareConfig, corpus: Corpus, plan: dict[str, Any], *, data: Path, work: Path) -> Prepared:
+def _make(assembly: "_Assembly", plan: dict[str, Any]) -> Prepared:
+    config, work = assembly.config, assembly.work
     shards_found = _num_receipts(work)
-    corpus = corpus.spooled(work / "spool", workers=config.workers)
-    assembly = _Assembly(config=config, corpus=corpus, data=data, work=work)
+    assembly = replace(assembly, corpus=assembly.corpus.spooled(work / "spool", workers=config.workers))
     begun = time.monotonic()
     tokenizer = assembly.tokenizer()
     trained = time.monotonic()
@@ -183,7 +205,7 @@ def _make(config: PrepareConfig, corpus: Corpus, plan: dict[str, Any], *, data: 
     assembly.seal(tokenizer, written, plan)
     return _prepared(
         Path(config.out),
-        files.read_manifest(data, kind=KIND),
+        files.read_manifest(assembly.data, kind=KIND),
         vocabulary_seconds=trained - begun,
         rows_seconds=time.monotonic() - trained,
         shards_found=shards_found,
@@ -214,6 +236,20 @@ class _Assembly:
     corpus: Corpus
     data: Path
     work: Path
+    tally: Tally = field(default_factory=Tally)
+    """Counts what has become rows."""
+
+    def bytes_written(self) -> int:
+        """Size of what is done."""
+        return sum(path.stat().st_size for path in self.data.rglob("*") if path.is_file())
+
+    def bytes_needed(self) -> int:
+        """Size of the dataset, judged by the part that is done; before there is one, by that of the text."""
+        whole = self.corpus.source_bytes
+        # A token takes two bytes, and has four characters on average.
+        least = whole // 2
+        done = self.tally.source_bytes / whole if whole else 0.0
+        return max(least, int(self.bytes_written() / done)) if done else least
 
     def tokenizer(self) -> Tokenizer:
         """The given tokenizer, the one that an interrupted run trained, or a new one."""
@@ -265,7 +301,7 @@ class _Assembly:
             seed=config.seed,
         )
         dealer = Dealer(valid_fraction=config.valid_fraction, duplicates=config.duplicates, folder=self.work)
-        tally = Tally()
+        tally = self.tally
         with self._reading("rows") as (quarantine, progress):
             receipts = write_shards(
                 dealer.blocks(self.corpus.documents(tally, quarantine), lambda: tally.source_bytes),
@@ -375,8 +411,6 @@ def _begin(unfinished: Path, plan: dict[str, Any]) -> tuple[Path, Path]:
 
 def _finished_before(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
     """The manifest of `out` if it was made with the same settings from the same files."""
-    if not out.is_dir() or not (out / files.MANIFEST).exists():
-        raise InputError(f"{out} exists and is not a dataset: choose another --out")
     manifest = files.read_manifest(out, kind=KIND)
     if STDIN in plan["config"]["corpus"]:
         raise InputError(

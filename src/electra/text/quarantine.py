@@ -6,10 +6,12 @@ next row, up to a limit; a task's data is refused at the first one (`strict_read
 """
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from electra.errors import InputError
 from electra.text.sources import Source
@@ -58,6 +60,15 @@ class Reading:
     def problem(self, reason: str, *, line: int | None = None, lost: int = 0) -> None:
         """Record what is wrong with the file or with one line of it."""
         self.quarantine(ReadProblem(file=self.source.name, reason=reason, line=line, bytes=lost))
+
+    def check_unchanged(self, file: IO[bytes], *, lost: int) -> None:
+        """Record that a file has not stayed as it was when it was found; `lost` is what is missing of it."""
+        now, before = os.fstat(file.fileno()), self.source
+        if before.modified and (now.st_size, now.st_mtime_ns) != (before.bytes, before.modified):
+            self.problem(
+                f"changed while the corpus was read: {before.bytes:,} bytes before, {now.st_size:,} now",
+                lost=lost,
+            )
 
     def bad_row(self, reason: str, *, line: int, lost: int = 0) -> None:
         """Record one row that cannot be used."""

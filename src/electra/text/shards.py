@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait as wait_for_sentinel
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -73,7 +74,7 @@ class SeenHashes:
     def _in_file(self, run: Hashes) -> Hashes:
         path = self._folder / f"seen-{self._num_files}.npy"
         self._num_files += 1
-        np.save(path, run)
+        files.write_file(path, partial(np.save, arr=run, allow_pickle=False))
         mapped: Hashes = np.load(path, mmap_mode="r")
         # The mapping keeps the data; without a name, the file disappears with the process however that ends.
         path.unlink()

@@ -1,11 +1,14 @@
 """Files, folders, globs and Hub names -> the list of sources to read.
 
 A folder contributes its files of known formats, except hidden ones. A file that is named, or that a glob
-matches, is read whatever its suffix. No file is read twice, not even through a symbolic link.
+matches, is read whatever its suffix. No file is read twice, not even through a symbolic link. What is no file
+(a pipe, a socket, a device) is never opened: it could block for ever, and gives its content only once.
 """
 
+import errno
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +49,8 @@ class Source:
     compression: Compression = "none"
     bytes: int = 0
     """Size on disk; 0 if unknown."""
+    modified: int = 0
+    """When it was last changed, in nanoseconds; 0 if unknown."""
 
     @property
     def name(self) -> str:
@@ -59,9 +64,9 @@ class Found:
 
     sources: list[Source] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    """Number of files of unknown formats in folders, by suffix."""
+    """Number of files of unknown formats in folders, and of what is no file, by suffix."""
     unreadable: list[str] = field(default_factory=list)
-    """Folders that could not be listed, with the reason."""
+    """Folders that could not be listed, to their end or at all, with the reason."""
 
 
 def printable(path: str) -> str:
@@ -70,10 +75,13 @@ def printable(path: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def find_sources(corpus: Sequence[str]) -> Found:
-    """All sources in the order of the arguments, sorted by path within each."""
+def find_sources(corpus: Sequence[str], *, without: Sequence[str] = ()) -> Found:
+    """All sources in the order of the arguments, sorted by path within each.
+
+    Nothing in the folders of `without` is one, such as what the command itself writes.
+    """
     found = Found()
-    search = _Search(found)
+    search = _Search(found, without=without)
     for argument in corpus:
         found.sources += search.sources(argument)
     require_extras(found.sources)
@@ -110,10 +118,12 @@ def _suffix(name: str) -> str:
 class _Search:
     """Remembers what was found already: whole folders and single files, never all files of a folder."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Found, *, without: Sequence[str]) -> None:
         self.found = found
+        self.without = [os.path.realpath(folder) for folder in without]
         self.folders: set[str] = set()
         self.files: set[str] = set()
+        self.left_out: dict[str, None] = {}
         self.repeats = 0
 
     def sources(self, argument: str) -> list[Source]:
@@ -126,6 +136,7 @@ class _Search:
                 f"{printable(argument)}: no file to read here, expected {' '.join(FORMATS)} (also with "
                 f"{' '.join(COMPRESSIONS)}){f'; other files: {others}' if others else ''}"
                 + "".join(f"; {failure}" for failure in self.found.unreadable[:1])
+                + "".join(f"; {folder} is left out: the result goes there" for folder in self.left_out)
             )
         return sources
 
@@ -134,10 +145,15 @@ class _Search:
             yield from self._dataset(argument.removeprefix("hf:"))
         # A name is taken literally before it is taken as a pattern: "draft[1].txt" is a file.
         elif os.path.lexists(argument):
+            if _look(argument).kind == "special":
+                raise InputError(
+                    f"{printable(argument)} is a pipe, a socket or a device, expected a file or a folder: "
+                    "store the text in a file, or send it to standard input with --corpus -"
+                )
             yield from self._named(argument)
         elif _MAGIC.search(argument):
             anchor = "/" if argument.startswith("/") else ""
-            for path in _expand(anchor, [part for part in argument.split("/") if part]):
+            for path in self._expand(anchor, [part for part in argument.split("/") if part]):
                 yield from self._named(path)
         else:
             raise InputError(f"{printable(argument)}: no such file or folder{_near_names(argument)}")
@@ -146,7 +162,7 @@ class _Search:
         if not name:
             raise InputError("hf: needs the name of a dataset, as in hf:OWNER/NAME")
         if self._is_new(f"hf:{name}"):
-            yield Source(path=name, format="hf")
+            yield Source(path=name, format="hf", modified=_look(name).modified)
 
     def _is_new(self, real: str) -> bool:
         folder, _, name = real.rpartition("/")
@@ -159,13 +175,24 @@ class _Search:
         self.files.add(real)
         return True
 
+    def _is_left_out(self, real: str) -> bool:
+        for folder in self.without:
+            if real == folder or real.startswith(f"{folder}/"):
+                self.left_out[printable(folder)] = None
+                return True
+        return False
+
     def _named(self, path: str) -> Iterator[Source]:
         """A file or folder that was named, or that a pattern or a link leads to: any suffix will do."""
-        if Path(path).is_dir():
+        real, look = os.path.realpath(path), _look(path)
+        if self._is_left_out(real):
+            return
+        if look.kind == "folder":
             yield from self._folder(path)
-        elif self._is_new(os.path.realpath(path)):
-            format_, compression = format_of(path)
-            yield Source(path=path, format=format_ or "text", compression=compression, bytes=_size(path))
+        elif look.kind == "special":
+            self.found.skipped[_suffix(path)] += 1
+        elif self._is_new(real):
+            yield look.source(path)
 
     def _folder(self, top: str) -> Iterator[Source]:
         """The files of known formats below a folder. A folder is entered once, as links may loop."""
@@ -173,67 +200,109 @@ class _Search:
         while waiting:
             folder = waiting.pop()
             real = os.path.realpath(folder)
+            if self._is_left_out(real):
+                continue
             if real in self.folders:
                 self.repeats += 1
                 continue
             self.folders.add(real)
-            try:
-                with os.scandir(folder) as entries:
-                    for entry in entries:
-                        if entry.name.startswith("."):
-                            continue
-                        if entry.is_dir():
-                            waiting.append(entry.path)
-                        else:
-                            yield from self._listed(entry, real)
-            except OSError as error:
-                self.found.unreadable.append(f"{printable(folder)}: {error.strerror}")
+            for name, is_link in self._entries(folder):
+                if name.startswith("."):
+                    continue
+                path = f"{folder.rstrip('/')}/{name}"
+                look = _look(path)
+                if look.kind == "folder":
+                    waiting.append(path)
+                elif is_link and look.kind == "file" and format_of(name)[0] is not None:
+                    yield from self._named(path)
+                else:
+                    yield from self._listed(path, look, f"{real}/{name}")
 
-    def _listed(self, entry: os.DirEntry[str], folder: str) -> Iterator[Source]:
-        format_, compression = format_of(entry.name)
-        # A link to nowhere is kept, for the reader to report. A pipe or device in a folder would block it.
-        if format_ is None or not (entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists())):
-            self.found.skipped[_suffix(entry.name)] += 1
-        elif entry.is_symlink() and entry.is_file():
-            yield from self._named(entry.path)
-        elif f"{folder}/{entry.name}" in self.files:
+    def _entries(self, folder: str) -> list[tuple[str, bool]]:
+        """What is in a folder, and whether it is a link; where listing fails, what came before counts."""
+        names: list[tuple[str, bool]] = []
+        try:
+            with os.scandir(folder or ".") as entries:
+                names.extend((entry.name, entry.is_symlink()) for entry in entries)
+        except OSError as error:
+            self._note_unreadable(folder, error.strerror or str(error))
+        return names
+
+    def _note_unreadable(self, path: str, reason: str) -> None:
+        failure = f"{printable(path)}: {reason}"
+        if failure not in self.found.unreadable:
+            self.found.unreadable.append(failure)
+
+    def _listed(self, path: str, look: "_Look", real: str) -> Iterator[Source]:
+        """What a folder contains that is no folder. A link to nowhere is kept, for the reader to report."""
+        if format_of(path)[0] is None and look.kind == "unknown":
+            # Perhaps a folder: a link leads into a place that is closed.
+            self._note_unreadable(path, look.reason)
+        elif format_of(path)[0] is None or look.kind == "special":
+            self.found.skipped[_suffix(path)] += 1
+        elif real in self.files:
             self.repeats += 1
         else:
-            yield Source(path=entry.path, format=format_, compression=compression, bytes=_size(entry.path))
+            yield look.source(path)
 
-
-def _expand(base: str, parts: list[str]) -> Iterator[str]:
-    """The paths that match a pattern, except hidden ones. `**` does not follow links, which may loop."""
-    if not parts or parts == ["**"]:
-        yield base or "."
-        return
-    first, rest = parts[0], parts[1:]
-    if first != "**" and not _MAGIC.search(first):
-        if os.path.lexists(base + first):
-            yield from _expand(base + first + "/" * bool(rest), rest)
-        return
-    if first == "**":
-        yield from _expand(base, rest)
-    try:
-        with os.scandir(base or ".") as entries:
-            names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except OSError:
-        return
-    for name, is_folder in names:
-        if name.startswith(".") and not first.startswith("."):
-            continue
+    def _expand(self, base: str, parts: list[str]) -> Iterator[str]:
+        """The paths that match a pattern, except hidden ones. `**` does not follow links, which may loop."""
+        if not parts or parts == ["**"]:
+            yield base or "."
+            return
+        first, rest = parts[0], parts[1:]
+        if first != "**" and not _MAGIC.search(first):
+            if os.path.lexists(base + first):
+                yield from self._expand(base + first + "/" * bool(rest), rest)
+            return
         if first == "**":
-            if is_folder:
-                yield from _expand(f"{base}{name}/", parts)
-        elif fnmatchcase(name, first):
-            yield from _expand(f"{base}{name}{'/' * bool(rest)}", rest)
+            yield from self._expand(base, rest)
+        if _look(base or ".").kind not in ("folder", "unknown"):
+            return
+        for name, is_link in self._entries(base):
+            if name.startswith(".") and not first.startswith("."):
+                continue
+            if first == "**":
+                if not is_link and _look(base + name).kind == "folder":
+                    yield from self._expand(f"{base}{name}/", parts)
+            elif fnmatchcase(name, first):
+                yield from self._expand(f"{base}{name}{'/' * bool(rest)}", rest)
 
 
-def _size(path: str) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Look:
+    """What a path leads to."""
+
+    kind: Literal["file", "folder", "special", "missing", "unknown"]
+    """Special: neither file nor folder. Missing: a link to nowhere, or to itself. Unknown: access is denied,
+    or the disk fails."""
+    bytes: int = 0
+    modified: int = 0
+    reason: str = ""
+
+    def source(self, path: str) -> Source:
+        """The path as a source."""
+        format_, compression = format_of(path)
+        return Source(
+            path=path,
+            format=format_ or "text",
+            compression=compression,
+            bytes=self.bytes,
+            modified=self.modified,
+        )
+
+
+def _look(path: str) -> _Look:
     try:
-        return Path(path).stat().st_size
-    except OSError:
-        return 0
+        found = Path(path).stat()
+    except OSError as error:
+        is_missing = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+        return _Look(kind="missing" if is_missing else "unknown", reason=error.strerror or str(error))
+    if stat.S_ISDIR(found.st_mode):
+        return _Look(kind="folder", modified=found.st_mtime_ns)
+    if not stat.S_ISREG(found.st_mode):
+        return _Look(kind="special")
+    return _Look(kind="file", bytes=found.st_size, modified=found.st_mtime_ns)
 
 
 def _near_names(path: str) -> str:

@@ -401,10 +401,18 @@ def _seekable(reading: Reading) -> Iterator[IO[bytes]]:
     if reading.source.compression == "none":
         with Path(reading.source.path).open("rb") as file:
             yield file
+            reading.check_unchanged(file, lost=0)
     else:
         with tempfile.TemporaryFile() as copy:
-            copy.writelines(read_pieces(reading))
-            copy.seek(0)
+            try:
+                copy.writelines(read_pieces(reading))
+                copy.seek(0)
+            except OSError as error:
+                # Not the file's fault: what is wrong with that, the pieces have said.
+                raise InputError(
+                    f"{reading.source.name} cannot be decompressed into {tempfile.gettempdir()}: "
+                    f"{error.strerror or error}; make room there, or set TMPDIR to a folder with more"
+                ) from error
             yield copy
 
 
@@ -489,7 +497,7 @@ def _ask_for(name: str) -> None:
 
 
 def _dataset_rows(dataset: Any, text_column: str, reading: Reading) -> Iterator[NumberedRow]:
-    number = 0
+    number, begun = 0, reading.tally.text_bytes
     try:
         for number, row in enumerate(dataset, start=1):
             try:
@@ -499,7 +507,9 @@ def _dataset_rows(dataset: Any, text_column: str, reading: Reading) -> Iterator[
             else:
                 yield number, {text_column: text}
     except Exception as error:
-        reading.problem(f"breaks off after {number:,} rows: {_short(error)}", line=number + 1)
+        # How much is missing nobody knows: it counts as much as what came.
+        lost = max(1, reading.tally.text_bytes - begun)
+        reading.problem(f"breaks off after {number:,} rows: {_short(error)}", line=number + 1, lost=lost)
 
 
 def _short(error: BaseException) -> str:

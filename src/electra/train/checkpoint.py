@@ -189,6 +189,11 @@ class CheckpointStore:
         )
         self._pending = self._writer.submit(self._write, content)
 
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._pending is not None and not self._pending.done()
+
     def check(self) -> None:
         """Raise the failure of a finished save; does not wait, so it can be called after every step."""
         if self._pending is not None and self._pending.done():
@@ -246,6 +251,19 @@ class CheckpointStore:
                 "folder away to begin again at step 0:\n  " + "\n  ".join(problems)
             )
         return None
+
+    def latest_facts(self) -> dict[str, Any]:
+        """The facts of the newest checkpoint that has them as they were saved; empty if none has."""
+        for _, path in self._newest_first():
+            try:
+                manifest = files.read_manifest(path, kind=KIND)
+                facts = files.read_json(path / _STATE)
+                is_whole = files.sha256(path / _STATE) == manifest["files"][_STATE]["sha256"]
+            except (InputError, OSError, KeyError):
+                continue
+            if is_whole and isinstance(facts, dict):
+                return facts
+        return {}
 
     def load(self, step: int) -> Checkpoint:
         """The checkpoint of one step; raises if it is missing or damaged."""

@@ -8,16 +8,28 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, TypeGuard
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from electra.errors import InputError
+from electra.train.signals import ending_if_stuck
+
+# Imported by those who need it: FSDP takes a second, and every command reads this file.
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+
 Parallel = Literal["ddp", "fsdp"]
+
+TIMEOUT = timedelta(minutes=10)
+"""How long a process waits for the others: longer than one of them makes an index or compiles for, and not
+for ever."""
+_PLACE = ("MASTER_ADDR", "MASTER_PORT")
+_WAY_OUT = "start several processes with torchrun, or unset the variable for one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +44,17 @@ class World:
     @classmethod
     def from_environment(cls) -> "World":
         """The world that torchrun describes, or a world of size 1 without it."""
-        rank, size, local_rank = (
-            int(os.environ.get(name, default))
-            for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
-        )
-        return cls(rank=rank, size=size, local_rank=local_rank)
+        numbers = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        found = {name: os.environ.get(name, default) for name, default in numbers.items()}
+        for name, text in found.items():
+            if not text.isdecimal():
+                raise InputError(f"{name} is {text!r} in the environment, expected a number: {_WAY_OUT}")
+        rank, size, local_rank = map(int, found.values())
+        if rank >= max(1, size):
+            raise InputError(f"RANK is {rank} with WORLD_SIZE {size}, expected less: {_WAY_OUT}")
+        if size > 1 and (missing := [name for name in _PLACE if not os.environ.get(name)]):
+            raise InputError(f"WORLD_SIZE is {size}, but {missing[0]} is not set: {_WAY_OUT}")
+        return cls(rank=rank, size=max(1, size), local_rank=local_rank)
 
     @property
     def writes(self) -> bool:
@@ -45,16 +63,27 @@ class World:
 
     @contextmanager
     def joined(self, device: torch.device) -> Iterator[None]:
-        """Connect to the other processes."""
+        """Connect to the other processes; the wait for one that does not answer has an end."""
         if self.size == 1:
             yield
             return
-        # gloo beside NCCL sends numbers of the host, for which no GPU has to stop.
-        distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-        try:
-            yield
-        finally:
-            distributed.destroy_process_group()
+        with ending_if_stuck():
+            try:
+                # gloo beside NCCL sends numbers of the host, for which no GPU has to stop.
+                backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+                distributed.init_process_group(backend, timeout=TIMEOUT)
+                try:
+                    yield
+                finally:
+                    distributed.destroy_process_group()
+            except RuntimeError as error:
+                if not _is_lost_connection(error):
+                    raise
+                raise ConnectionError(
+                    f"process {self.rank} of {self.size} has lost the others, one of which may have ended or "
+                    f"hangs: see its messages, then start all of them again to resume "
+                    f"({' '.join(str(error).split())[:200]})"
+                ) from error
 
     def wrap(
         self,
@@ -79,6 +108,9 @@ class World:
             return DistributedDataParallel(
                 module, find_unused_parameters=idle_weights, gradient_as_bucket_view=True
             )
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
         mesh = init_device_mesh(next(module.parameters()).device.type, (self.size,))
         for part in (*layers, module):
             fully_shard(part, mesh=mesh)
@@ -112,13 +144,35 @@ class World:
             distributed.barrier()
 
 
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """Whether this is about another process: gloo has no type of its own for that."""
+    return isinstance(error, distributed.DistError) or "gloo" in str(error)
+
+
+def _is_sharded(module: nn.Module) -> "TypeGuard[FSDPModule]":
+    # A process on its own has nothing in parts.
+    if not distributed.is_initialized():
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
+    return isinstance(module, FSDPModule)
+
+
+def _is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
+    if not distributed.is_initialized():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
+
+
 @contextmanager
 def local_gradients(module: nn.Module) -> Iterator[None]:
     """Accumulate gradients locally; the next backward pass outside this context sends their sum."""
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
-    elif isinstance(module, FSDPModule):
+    elif _is_sharded(module):
         module.set_requires_gradient_sync(False)
         yield
         module.set_requires_gradient_sync(True)
@@ -128,18 +182,27 @@ def local_gradients(module: nn.Module) -> Iterator[None]:
 
 def whole_tensor(tensor: Tensor) -> Tensor:
     """Gather a tensor that processes hold parts of; all of them must call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if _is_part(tensor) else tensor
+
+
+def local_values(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor."""
+    return tensor.to_local() if _is_part(tensor) else tensor
 
 
 def part_like(tensor: Tensor, like: Tensor) -> Tensor:
     """The part of a whole tensor that this process holds, split as `like` is."""
-    if not isinstance(like, DTensor):
+    if not _is_part(like):
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)
 
 
 def local_part(tensor: Tensor, like: Tensor) -> Tensor:
     """The same of a tensor that every process has whole: nothing is sent."""
-    if not isinstance(like, DTensor):
+    if not _is_part(like):
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)

@@ -24,14 +24,14 @@ from electra import files
 from electra.errors import InputError
 from electra.model.encoder import Encoder, Layer, ModernLayer
 from electra.train import devices
-from electra.train.checkpoint import CheckpointConfig
+from electra.train.checkpoint import CheckpointConfig, CheckpointStore
 from electra.train.cores import fastest_way
 from electra.train.devices import DeviceName, Precision
 from electra.train.distributed import World
 from electra.train.health import HealthConfig
 from electra.train.loop import LoopConfig, Problem
 from electra.train.schedule import Budget, TrainConfig
-from electra.train.session import LogConfig, Session
+from electra.train.session import CHECKPOINTS, LogConfig, Session
 from electra.train.state import TrainState
 
 CONFIG, ENVIRONMENT, LOCK = "config.yaml", "environment.json", ".lock"
@@ -71,7 +71,7 @@ class Engine:
         cls, train: TrainConfig, world: World, device: torch.device, *, run: Path | None = None
     ) -> "Engine":
         """The engine for a config; a run folder that has begun keeps the choices it made."""
-        kept = {} if run is None else read_choices(run)
+        kept = {} if run is None else read_choices(run, on_problem=_warn if world.writes else None)
         if kept:
             # A run that began before this was a choice.
             kept = {"cores": 1, **kept}
@@ -265,12 +265,41 @@ def write_config(out: Path, settings: Mapping[str, Any]) -> None:
     files.write_file(out / CONFIG, lambda file: file.write(text.encode()))
 
 
-def read_choices(run: Path) -> dict[str, Any]:
-    """What a run chose for itself when it began (precision, micro-batch); nothing if it has not begun."""
+def read_environment(run: Path, *, on_problem: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """What environment.json says of a run; empty if it has not begun.
+
+    Where the file is damaged or gone, the newest checkpoint says what a resumed run needs of it, and
+    `on_problem` hears of that.
+    """
     path = run / ENVIRONMENT
-    choices = files.read_json(path).get("choices", {}) if path.is_file() else {}
-    assert isinstance(choices, dict)
+    problem = "is missing"
+    if path.is_file():
+        try:
+            found = files.read_json(path)
+            if isinstance(found, dict) and isinstance(found.get("choices", {}), dict):
+                return found
+            problem = "does not hold what this program writes"
+        except InputError as error:
+            problem = f"cannot be read ({error})"
+    facts = CheckpointStore(run / CHECKPOINTS, CheckpointConfig()).latest_facts()
+    if path.is_file() and not isinstance(facts.get("choices"), dict):
+        raise InputError(
+            f"{path} {problem}, and no checkpoint says what the run chose when it began: restore the file "
+            "from a copy, or remove it to choose precision and micro-batch anew"
+        )
+    if facts and on_problem:
+        on_problem(f"{path} {problem}: its choices are taken from the newest checkpoint")
+    return facts
+
+
+def read_choices(run: Path, *, on_problem: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """What a run chose for itself when it began (precision, micro-batch); nothing if it has not begun."""
+    choices: dict[str, Any] = read_environment(run, on_problem=on_problem).get("choices", {})
     return choices
+
+
+def _warn(problem: str) -> None:
+    print(f"electra: warning: {problem}", file=sys.stderr)
 
 
 def check_same_run(
@@ -285,6 +314,11 @@ def check_same_run(
 
     A key that the checkpoint does not have is newer than the run, which did what the default does.
     """
+    if lost := [key for key in ("dataset_sha256", "tokenizer_sha256", "config") if key not in saved]:
+        raise InputError(
+            f"what the run has stored of itself lacks {', '.join(lost)}: another version of electra wrote "
+            "it; resume the run with that version, or choose another --out"
+        )
     for key, what in (("dataset_sha256", "data"), ("tokenizer_sha256", "tokenizer")):
         if saved[key] != asked[key]:
             raise InputError(

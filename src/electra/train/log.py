@@ -19,6 +19,7 @@ from typing import IO, Any, Literal, Protocol
 
 from electra import files
 from electra.errors import import_extra
+from electra.show import listed
 
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 
@@ -53,15 +54,25 @@ class RunLog:
         """Record held-out rows as the model saw them."""
         self._samples.write({"step": step, "rows": rows})
 
-    def go_back(self, *, step: int, evaluated_step: int) -> None:
-        """Drop every record after a step, because the run will write it again."""
+    def go_back(self, *, step: int, evaluated_step: int) -> list[str]:
+        """Drop every record after a step, because the run will write it again.
+
+        Lines that are no records are dropped, too, and returned as problems: no step depends on them.
+        """
 
         def is_past(record: Mapping[str, Any]) -> bool:
-            return bool(record["step"] <= (evaluated_step if record["kind"] == "valid" else step))
+            return bool(record["step"] <= (evaluated_step if record.get("kind") == "valid" else step))
 
-        self._metrics.cut(is_past)
-        self._samples.cut(lambda record: record["step"] <= evaluated_step)
+        dropped = {
+            METRICS: self._metrics.cut(is_past),
+            SAMPLES: self._samples.cut(lambda record: record["step"] <= evaluated_step),
+        }
         self._trackers.go_back(step)
+        return [
+            f"{name}: {'line' if len(numbers) == 1 else 'lines'} {listed(numbers)} not readable, left out"
+            for name, numbers in dropped.items()
+            if numbers
+        ]
 
     def sync(self) -> None:
         """Force both files to the disk."""
@@ -94,21 +105,37 @@ class JsonLines:
         if self._file is not None:
             os.fsync(self._file.fileno())
 
-    def cut(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
-        """Remove the lines that are not kept, and a last line that a crash left incomplete."""
+    def cut(self, is_kept: Callable[[dict[str, Any]], bool]) -> list[int]:
+        """Remove the lines that are not kept, and a last line that a crash left incomplete.
+
+        Lines that are no record of a step are removed, too: returns their numbers, counted from 1.
+        """
         self.close()
         if not self._path.is_file():
-            return
-        lines = self._path.read_bytes().splitlines(keepends=True)
-        kept = [line for line in lines if line.endswith(b"\n") and is_kept(json.loads(line))]
-        if kept != lines:
+            return []
+        *lines, torn = self._path.read_bytes().split(b"\n")
+        records = [_record(line) for line in lines]
+        kept = [
+            line + b"\n" for line, record in zip(lines, records, strict=True) if record and is_kept(record)
+        ]
+        if torn or len(kept) < len(lines):
             files.write_file(self._path, lambda file: file.writelines(kept))
+        return [number for number, record in enumerate(records, start=1) if record is None]
 
     def close(self) -> None:
         """Close the file; a later `write` opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """A line as what was written; None if it is something else."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and isinstance(value.get("step"), int | float) else None
 
 
 def _without_nan(value: Any) -> Any:

@@ -19,10 +19,12 @@ from electra.train.health import HealthConfig, Verdict
 from electra.train.log import RunLog, TrackerName, Trackers, headline
 from electra.train.loop import LoopConfig, Problem, Step, Sums, training_steps
 from electra.train.schedule import unfinished_warmup
-from electra.train.signals import Request, Requests
+from electra.train.signals import Request, Requests, ending_if_stuck
 from electra.train.state import TrainState
 
 CHECKPOINTS, SAVE_NOW = "checkpoints", "checkpoint_now"
+_IDENTITY = ("config", "dataset_sha256", "tokenizer_sha256")
+"""The facts that tell whose checkpoint it is."""
 _SPEED_IS_KNOWN = 100
 """Step from which start-up costs, such as compiling, no longer hide the speed of a run."""
 
@@ -71,6 +73,10 @@ class Session:
     """Measured FLOP/s of the machine, all processes together; 0 if unknown."""
     _begun: float = field(default=0.0, init=False)
     _saved_step: int = field(default=-1, init=False)
+    _held_out_loss: float | None = field(default=None, init=False)
+    """Of the last evaluation in this sitting; None if there was none, or nothing is held out."""
+    _loaded_step: int = field(default=-1, init=False)
+    """Step of the checkpoint that this sitting has continued from last."""
 
     def __post_init__(self) -> None:
         trackers = self.log.trackers if self.world.writes else []
@@ -89,11 +95,15 @@ class Session:
             stack.enter_context(self.store)
             stack.enter_context(self.line)
             stack.enter_context(self.requests.heard())
+            if self.world.size > 1:
+                stack.enter_context(ending_if_stuck(lambda: self.store.is_saving))
             self._start()
             steps = training_steps(self.state, self.problem, self.loop, self.world)
             while True:
                 if due(self.state.step, self.log.evaluate_every) or self._is_over():
                     self._evaluate()
+                if self._is_over():
+                    self._require_numbers()
                 # The best state is always saved, also between two regular checkpoints.
                 is_best = self.state.best_step == self.state.step
                 if due(self.state.step, self.checkpoint.save_every) or is_best or self._is_over():
@@ -116,6 +126,7 @@ class Session:
             self.on_start()
             self._save("started", forced=True)
         else:
+            self._require_facts(checkpoint)
             self.check_facts(checkpoint.facts)
             self.on_start()
             self._return_to(checkpoint)
@@ -126,9 +137,21 @@ class Session:
     def _return_to(self, checkpoint: Checkpoint) -> None:
         self.state.load(checkpoint)
         self._begun = time.monotonic() - self.state.seconds
-        self._saved_step = self.state.step
+        self._saved_step = self._loaded_step = self.state.step
         if self.world.writes:
-            self.run_log.go_back(step=self.state.step, evaluated_step=self.state.evaluated_step)
+            for problem in self.run_log.go_back(
+                step=self.state.step, evaluated_step=self.state.evaluated_step
+            ):
+                self._event("damaged_log", problem)
+
+    def _require_facts(self, checkpoint: Checkpoint) -> None:
+        """Refuse a checkpoint that does not say what it is of: nobody could tell whether it is this run's."""
+        for key in _IDENTITY:
+            if key in self.facts and not isinstance(checkpoint.facts.get(key), type(self.facts[key])):
+                raise InputError(
+                    f"{checkpoint.path} lacks {key}: another program or version of electra wrote it. Move it "
+                    "away to continue from the one before, or choose another --out"
+                )
 
     def _is_over(self) -> bool:
         return self._progress() >= 1
@@ -219,6 +242,7 @@ class Session:
         if not totals:
             return
         metrics = self.problem.summarise(self.world.add(totals))
+        self._held_out_loss = metrics.get("loss")
         error = self.problem.error(metrics)
         if self._is_best(error):
             state.best_step, state.best_error = state.step, error
@@ -230,6 +254,25 @@ class Session:
             self.line.say(f"held out after step {state.step:,}: {values}")
         if illness := self.problem.diagnose(metrics, step=state.step, progress=self._progress()):
             self._event("collapse", illness)
+
+    def _require_numbers(self) -> None:
+        """Refuse to end with a model that computes nothing; its state is not saved, so a resume goes back."""
+        state = self.state
+        if self._held_out_loss is not None:
+            is_well = math.isfinite(self._held_out_loss)
+        else:
+            # Nothing is held out: the loss of the last step is all there is. A run that had ended before
+            # has passed already.
+            is_well = not state.health.bad_steps or state.step == self._loaded_step
+        if self.world.largest(float(not (is_well and state.has_finite_weights))):
+            illness = f"after step {state.step:,}, the last one, the loss or the weights are not finite"
+            self._event("diverged", illness, quiet=True)
+            raise InputError(
+                f"{illness}: no model is written. Lower --train.learning_rate, which is "
+                f"{self.loop.schedule.learning_rate:g}, lengthen --train.warmup_steps, or set "
+                "--train.precision fp32; then resume with --resume.allow_changes naming the changed keys, "
+                "or choose another --out"
+            )
 
     def _is_best(self, error: float) -> bool:
         """Whether a held-out error is the lowest yet; never for a state in doubt, which is not saved."""

@@ -1,10 +1,15 @@
 """Signals and the file `checkpoint_now` -> requests to save or stop, which a run answers between steps.
 
 `supervise` is the other side: a command that may crash -> the same command again, until it ends by itself.
+`ending_if_stuck` is for one of several processes: Python does not get to a signal while it waits for another
+process, and that one may never answer.
 """
 
 import enum
+import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +21,13 @@ from types import FrameType
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _PATIENCE_SECONDS = 2.0
+STUCK_SECONDS = 10.0
+"""How long a process that is asked to stop may neither compute nor save before it is ended."""
+_LOOK_SECONDS = 0.5
+_IDLE_SHARE = 0.02
+"""Of a core's time: a process that uses less does nothing but wait."""
+_INTERRUPTED = 130
+"""Exit code, as after Ctrl-C."""
 
 
 class Request(enum.IntEnum):
@@ -83,6 +95,54 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
             signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
 
 
+@contextmanager
+def ending_if_stuck(is_saving: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """While this lasts, end the process if it is asked to stop and then does nothing but wait.
+
+    The last checkpoint is kept; what came after it is lost, as with a signal that nobody can ignore.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+    # The system's own handler writes the number of a signal there at once, whatever Python is waiting for.
+    before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    watch = threading.Thread(target=_watch, args=(heard, is_saving), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        told.close()
+        watch.join()
+        heard.close()
+
+
+def _watch(heard: socket.socket, is_saving: Callable[[], bool]) -> None:
+    """Wait for a request to stop, then for the end, and end the process if it stands still on the way."""
+    asked, idle = "", 0.0
+    while True:
+        spent = time.process_time()
+        if select.select([heard], [], [], _LOOK_SECONDS if asked else None)[0]:
+            numbers = heard.recv(64)
+            if not numbers:
+                return
+            stops = [number for number in numbers if number in (signal.SIGTERM, signal.SIGINT)]
+            asked = signal.Signals(stops[0]).name if stops else asked
+            continue
+        is_idle = time.process_time() - spent < _IDLE_SHARE * _LOOK_SECONDS and not is_saving()
+        idle = idle + _LOOK_SECONDS if is_idle else 0.0
+        if idle >= STUCK_SECONDS:
+            print(
+                f"electra: {asked}: ended without saving, as another process does not answer; run the same "
+                "command again to resume from the last checkpoint",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(_INTERRUPTED)
+
+
 _LONGEST_PAUSE = 60.0
 
 
@@ -93,6 +153,7 @@ def supervise(
 
     The pause doubles each time, because a crash for lack of memory needs time to pass. Returns the last code.
     """
+    assert max_restarts >= 0, f"max_restarts is {max_restarts}"
     for restarts in range(max_restarts + 1):
         # In a session of its own, so that Ctrl-C reaches it once: from here.
         child = subprocess.Popen(command, start_new_session=True)

@@ -5,7 +5,7 @@ in torch's own `load_state_dict`, which gives the moments of a bf16 weight its t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from electra.errors import InputError
 from electra.show import listed
 from electra.train.checkpoint import Checkpoint
-from electra.train.distributed import part_like, whole_tensor
+from electra.train.distributed import local_values, part_like, whole_tensor
 from electra.train.health import Health
 
 _COUNTERS = (
@@ -27,6 +27,8 @@ _COUNTERS = (
     "best_step",
     "best_error",
 )
+_HEALTH = {part.name for part in fields(Health)}
+_PACKED = {"optimizer", "prefix", "groups", "parameters"}
 
 
 @dataclass(kw_only=True)
@@ -57,6 +59,12 @@ class TrainState:
         """Number of the next step's batch."""
         return self.step + self.batches_skipped
 
+    @property
+    def has_finite_weights(self) -> bool:
+        """Whether every weight is a number, as far as this process holds them."""
+        weights = (local_values(tensor) for tensor in _own_tensors(self.model).values())
+        return all(bool(weight.isfinite().all()) for weight in weights if weight.is_floating_point())
+
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """The tensors of a checkpoint, not copied; all processes must call this."""
         groups = {"model": _own_tensors(self.model), "optimizer": pack_optimizer(self.optimizer)[0]}
@@ -77,14 +85,13 @@ class TrainState:
     @torch.no_grad()
     def load(self, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint's state, or raise and stay unchanged."""
-        facts, weights = checkpoint.facts, checkpoint.tensors["model"]
-        _require_same_weights(weights, self.model, where=str(checkpoint.path))
-        missing = sorted({*_COUNTERS, "health", "optimizer"} - facts.keys())
-        if missing:
+        if wrong := next(_unusable(checkpoint), ""):
             raise InputError(
-                f"{checkpoint.path} lacks {missing[0]}: it was written by another version of electra. "
+                f"{checkpoint.path} lacks {wrong}: it was written by another version of electra. "
                 "Resume the run with that version, or start a new one with another --out"
             )
+        facts, weights = checkpoint.facts, checkpoint.tensors["model"]
+        _require_same_weights(weights, self.model, where=str(checkpoint.path))
         counters, health = {name: facts[name] for name in _COUNTERS}, Health(**facts["health"])
         options = [
             {key: group[key] for key in group if key != "params"} for group in self.optimizer.param_groups
@@ -102,8 +109,23 @@ class TrainState:
         for name, value in counters.items():
             setattr(self, name, value)
         self.health = health
-        if self.scaler is not None and facts["scaler"]:
+        if self.scaler is not None and facts.get("scaler"):
             self.scaler.load_state_dict(facts["scaler"])
+
+
+def _unusable(checkpoint: Checkpoint) -> Iterator[str]:
+    """What a checkpoint does not have, or not as `TrainState` saves it."""
+    facts = checkpoint.facts
+    yield from (f"{name}.safetensors" for name in ("model", "optimizer") if name not in checkpoint.tensors)
+    for name in _COUNTERS:
+        unset = name == "best_error" and name in facts and facts[name] is None
+        if not (unset or isinstance(facts.get(name), int | float)):
+            yield name
+    health, optimizer = facts.get("health"), facts.get("optimizer")
+    if not isinstance(health, dict) or not health.keys() <= _HEALTH:
+        yield "health"
+    if not isinstance(optimizer, dict) or not optimizer.keys() >= _PACKED:
+        yield "optimizer"
 
 
 def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
