@@ -337,3 +337,14 @@ def test_the_mean_is_of_text_and_special_tokens_alone(tiny):
         # Five numbers are added in another order: some roundings of 2**-24.
         torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(head(hidden_BLD[:1]).view(1, -1), expected[:1], rtol=1e-5, atol=1e-6)
+
+
+def test_two_layers_are_a_dense_layer_with_a_gelu_before_the_one(tiny):
+    hidden_BLD = torch.randn(3, 5, tiny.hidden_size, generator=torch.Generator().manual_seed(0))
+    for head in (ClassificationHead(tiny, 3, "cls", "two"), RegressionHead(tiny, "cls", "two")):
+        head.eval()
+        inner_BD = functional.gelu(hidden_BLD[:, 0] @ head.dense.weight.T + head.dense.bias)
+        expected = (inner_BD @ head.output.weight.T + head.output.bias).squeeze(-1)
+        # Sums of a hidden state's numbers, in another order.
+        torch.testing.assert_close(head(hidden_BLD), expected, rtol=1e-5, atol=1e-6)
+        assert list(head.state_dict()) == ["dense.weight", "dense.bias", "output.weight", "output.bias"]

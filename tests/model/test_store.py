@@ -230,15 +230,162 @@ def test_what_does_not_fit_is_named(electra_folder, changes, message):
         read_all(folder)
 
 
-def test_pickled_weights_are_refused_with_a_way_out(electra_folder):
-    folder, _ = electra_folder
+@pytest.fixture
+def pickled(electra_folder):
+    """`pickled(content, name)`: the folder with its weights in another file; None: in none."""
+    folder, model = electra_folder
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"model\.safetensors"):
+
+    def write(content, name="pytorch_model.bin", **options):
+        torch.save(content(weights), folder / name, **options)
+        return folder
+
+    return write, model
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        (dict, {}),
+        (dict, {"_use_new_zipfile_serialization": False}),
+        (lambda weights: {"state_dict": dict(weights), "epoch": 3}, {}),
+        (lambda weights: {"electra.embeddings.position_ids": torch.arange(512)[None], **weights}, {}),
+    ],
+    ids=["new", "old form", "of a trainer", "with a buffer"],
+)
+def test_pickled_weights_are_read_by_torchs_loader_of_weights(pickled, content, options):
+    write, model = pickled
+    _, encoder = read_all(write(content, **options))
+    torch.testing.assert_close(hidden(encoder), hidden_of_transformers(model), rtol=0, atol=1e-5)
+
+
+class Hostile:
+    """What runs a program when it is unpickled."""
+
+    def __reduce__(self):
+        return shutil.rmtree, ("/tmp/nowhere",)
+
+
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
+def test_a_pickle_that_asks_for_more_is_refused_with_its_name(pickled, options):
+    write, _ = pickled
+    folder = write(lambda weights: {**weights, "extra": Hostile()}, **options)
+    with pytest.raises(InputError, match=r"pytorch_model\.bin asks for shutil\.rmtree.*model\.safetensors"):
         read_all(folder)
-    torch.save(weights, folder / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"pytorch_model\.bin.*save_pretrained"):
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "readable"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "readable"),
+        (b"PK\x03\x04 and then nothing", "readable"),
+    ],
+)
+def test_files_that_are_no_weights(pickled, content, reason):
+    write, _ = pickled
+    folder = write(dict)
+    (folder / "pytorch_model.bin").write_bytes(content)
+    with pytest.raises(InputError, match=rf"pytorch_model\.bin.*{reason}"):
         read_all(folder)
+
+
+def test_pickles_without_weights_and_other_files(pickled):
+    write, _ = pickled
+    with pytest.raises(InputError, match=r"pytorch_model\.bin holds no weights"):
+        read_all(write(lambda weights: list(weights.values())))
+    folder = write(dict)
+    torn = (folder / "pytorch_model.bin").read_bytes()
+    (folder / "pytorch_model.bin").write_bytes(torn[: len(torn) // 2])
+    with pytest.raises(InputError, match=r"pytorch_model\.bin is not a readable"):
+        read_all(folder)
+    (folder / "pytorch_model.bin").rename(folder / "tf_model.h5")
+    with pytest.raises(InputError, match=r"no model\.safetensors.*tf_model\.h5.*pytorch_model\.bin"):
+        read_all(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"weight_map": {"a": "pytorch_model-1.bin"}}, r"lacks pytorch_model-1\.bin"),
+        ({"weight_map": {"a": "../elsewhere.bin"}}, r"'\.\./elsewhere\.bin', expected a file beside it"),
+        ({"metadata": {}}, "weight_map"),
+        ([], "weight_map"),
+    ],
+)
+def test_an_index_that_is_not_whole(pickled, content, reason):
+    folder = pickled[0](dict)
+    (folder / "pytorch_model.bin").unlink()
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=reason):
+        read_all(folder)
+
+
+def test_the_safe_file_is_read_where_there_are_both(electra_folder):
+    folder, model = electra_folder
+    torch.save({"extra": Hostile()}, folder / "pytorch_model.bin")
+    _, encoder = read_all(folder)
+    torch.testing.assert_close(hidden(encoder), hidden_of_transformers(model), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrapper", ["model.", "backbone.", "module.", "net.encoder."])
+@pytest.mark.parametrize("with_head", [True, False])
+def test_weights_below_the_name_of_a_wrapper(electra_folder, wrapper, with_head):
+    folder, model = electra_folder
+    weights = load_file(folder / "model.safetensors") if with_head else model.state_dict()
+    named = {f"{wrapper}{name}": weight.clone() for name, weight in weights.items()}
+    save_file({**named, "projector.weight": torch.zeros(3)}, folder / "model.safetensors")
+    _, encoder = read_all(folder)
+    torch.testing.assert_close(hidden(encoder), hidden_of_transformers(model), rtol=0, atol=1e-5)
+    assert open_model(folder).role == ("discriminator" if with_head else "encoder")
+
+
+def test_two_encoders_in_one_file_have_to_be_told_apart(electra_folder):
+    folder, model = electra_folder
+    body = model.state_dict()
+    twins = {
+        f"{side}.{name}": weight + (side == "right")
+        for side in ("left", "right")
+        for name, weight in body.items()
+    }
+    save_file(twins, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"'left\.', 'right\.'.*electra import --prefix"):
+        read_all(folder)
+    encoder = ModelFolder(folder, prefix="left.").encoder()
+    torch.testing.assert_close(hidden(encoder), hidden_of_transformers(model), rtol=0, atol=1e-5)
+    with pytest.raises(InputError, match=r"'middle\.', only with 'left\.', 'right\.'.*--prefix"):
+        ModelFolder(folder, prefix="middle.").encoder()
+    save_file(
+        {**{f"model.{name}": one for name, one in body.items()}, "embeddings.LayerNorm.bias": torch.zeros(3)},
+        folder / "model.safetensors",
+    )
+    with pytest.raises(InputError, match=r"both model\.embeddings\.LayerNorm\.bias and embeddings"):
+        read_all(folder)
+
+
+@pytest.mark.parametrize("keys", [("encoder",), ("model", "text_config")])
+def test_a_config_in_a_config(electra_folder, keys):
+    folder, model = electra_folder
+    values = json.loads((folder / "config.json").read_text())
+    for key in reversed(keys):
+        values = {"model_type": "wrapper", key: values}
+    (folder / "config.json").write_text(json.dumps({**values, "threshold": 0.5}))
+    _, encoder = read_all(folder)
+    torch.testing.assert_close(hidden(encoder), hidden_of_transformers(model), rtol=0, atol=1e-5)
+
+
+def test_two_configs_in_a_config(electra_folder):
+    folder, model = electra_folder
+    values = json.loads((folder / "config.json").read_text())
+    both = {"model_type": "pair", "left": values, "right": {**values, "num_hidden_layers": 7}}
+    (folder / "config.json").write_text(json.dumps(both))
+    with pytest.raises(InputError, match=r"config\.json.*left, right.*electra import --prefix"):
+        read_all(folder)
+    named = {f"left.{name}": one for name, one in model.state_dict().items()}
+    save_file(named, folder / "model.safetensors")
+    encoder = ModelFolder(folder, prefix="left.").encoder()
+    torch.testing.assert_close(hidden(encoder), hidden_of_transformers(model), rtol=0, atol=1e-5)
 
 
 def test_torn_weights_and_a_missing_tokenizer_are_named(electra_folder, tmp_path):

@@ -1,10 +1,12 @@
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from electra import cli, files
@@ -12,7 +14,9 @@ from electra.errors import InputError
 from electra.model import names
 from electra.model.store import open_model
 from electra.run.importing import as_options, main
+from electra.tasks.model import load_model
 from electra.tensors import read_tensors
+from electra.text import tokenizer as tokenizers
 from foreign_models import write_bundle
 
 HEADS = ["--num_attention_heads", "2"]
@@ -136,6 +140,9 @@ def test_a_step_can_be_counted_anew(checkpoint, runs, tmp_path):
         (["--from", "tensorflow", "P", "--out", "D", "--run", "R"], "--run.*--data"),
         (["--from", "tensorflow", "P", "--out", "D", "--step", "1"], "--run RUN"),
         (["--from", "tensorflow", "P", "--out", "D", "--step", "-1"], "step.*-1"),
+        (["--from", "tensorflow", "P", "--out", "D", "--part", "encoder"], "--part.*transformers"),
+        (["--from", "tensorflow", "P", "--out", "D", "--prefix", "model."], "--prefix.*transformers"),
+        (["--from", "transformers", "P", "--out", "D", "--part", "head"], "part"),
     ],
 )
 def test_words_that_do_not_fit(words, reason, tmp_path, monkeypatch):
@@ -176,3 +183,137 @@ def test_folders_that_are_full_are_refused_before_anything_is_read(tmp_path):
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(InputError, match="empty"):
         main(["--from", "tensorflow", "nowhere", "--out", str(tmp_path)])
+
+
+def write_foreign(folder, name, data, **changes):
+    """A model of transformers with random weights, and the tokenizer of some data."""
+    words = tokenizers.load_tokenizer(data / "tokenizer")
+    kind = name.partition("For")[0].removesuffix("Model")
+    sizes = {"vocab_size": words.vocab_size, "hidden_size": 32, "intermediate_size": 64}
+    more = {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
+    config = getattr(transformers, f"{kind}Config")(**{**sizes, **more, **changes})
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(config)
+    model.save_pretrained(folder)
+    words.save(folder)
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "BertForSequenceClassification"])
+def test_an_encoder_of_berts_shape_is_fine_tuned_and_pre_trained_further(name, runs, tmp_path, capsys):
+    model = write_foreign(tmp_path / "bert", name, runs.data)
+    assert (
+        cli.main(
+            ["import", "--from", "transformers", str(tmp_path / "bert"), "--out", str(tmp_path / "ours")]
+        )
+        == cli.OK
+    )
+    printed = capsys.readouterr().out
+    assert "left out" in printed
+    body = getattr(model, "bert", model).state_dict()
+    query = body["encoder.layer.1.attention.self.query.weight"]
+    assert torch.equal(
+        open_model(tmp_path / "ours").encoder_state()["layers.1.attention.query.weight"], query
+    )
+
+    lines = [f"the {word} river\t{number}" for _ in range(6) for number, word in enumerate(("old", "new"))]
+    for split in ("train", "dev"):
+        path = tmp_path / "data" / f"{split}.tsv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
+    keys = ["--seeds=1", "--train.epochs=1", "--train.precision=fp32", "--train.cores=1", "--max_length=32"]
+    words = [f"--model={tmp_path / 'ours'}", "--task=csv", f"--data={tmp_path / 'data'}", *keys]
+    assert cli.main(["finetune", *words, f"--out={tmp_path / 'tuned'}"]) == cli.OK
+    assert load_model(tmp_path / "tuned").family.labels() == ("0", "1")
+
+    structure = ("size", "hidden_size", "embedding_size", "intermediate_size")
+    given = runs.words(tmp_path / "run", start=tmp_path / "ours", train__steps=2, generator__width=0.5)
+    words = [word for word in given if not word.startswith(tuple(f"--model.{key}=" for key in structure))]
+    assert cli.main([*words, "--checkpoint.keep_last=20", "--checkpoint.save_every=1"]) == cli.OK
+    first = read_tensors(sorted((tmp_path / "run" / "checkpoints").iterdir())[0] / "model.safetensors")
+    assert torch.equal(first["discriminator.layers.1.attention.query.weight"], query)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("DebertaV2Model", "model_type is 'deberta-v2'"),
+        ("ModernBertModel", "ModernBERTs"),
+        ("RobertaModel", "model_type is 'roberta'"),
+        ("DistilBertModel", "model_type is 'distilbert'"),
+    ],
+)
+def test_what_cannot_be_read_is_told_what_can_be(name, reason, runs, tmp_path, capsys):
+    folder = tmp_path / "theirs"
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    write_foreign(folder, name, runs.data, **(special if name == "ModernBertModel" else {}))
+    for words in (
+        ["import", "--from", "transformers", str(folder), "--out", str(tmp_path / "ours")],
+        [
+            "finetune",
+            "--model",
+            str(folder),
+            "--task=csv",
+            f"--data={tmp_path}",
+            f"--out={tmp_path / 'tuned'}",
+        ],
+        ["export", "--model", str(folder), "--to=onnx", f"--out={tmp_path / 'graph'}"],
+    ):
+        assert cli.main(words) == cli.BAD_INPUT
+        error = capsys.readouterr().err
+        assert reason in error
+        assert re.search(r"can be:.*'electra' or 'bert'", error)
+        assert "Traceback" not in error
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_a_fine_tuned_model_is_imported_with_its_head_or_without(runs, tmp_path, capsys):
+    names_of_labels = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
+    model = write_foreign(
+        tmp_path / "theirs", "ElectraForSequenceClassification", runs.data, **names_of_labels
+    )
+    source = ["--from", "transformers", str(tmp_path / "theirs")]
+    main([*source, "--out", str(tmp_path / "whole")])
+    printed = capsys.readouterr().out
+    assert re.search(r"task +classification\n *labels +no, yes\n", printed)
+    tuned = load_model(tmp_path / "whole")
+    assert tuned.family.labels() == ("no", "yes")
+    assert torch.equal(tuned.model.head(tuned.task).output.weight, model.classifier.out_proj.weight)
+    manifest = files.read_manifest(tmp_path / "whole", kind="fine-tuned model")
+    assert not list(files.damaged_files(tmp_path / "whole", manifest))
+    assert tuned.facts["imported_from"]["path"] == "theirs"
+
+    main([*source, "--out", str(tmp_path / "encoder"), "--part", "encoder"])
+    assert "classifier.dense.bias" in capsys.readouterr().out
+    assert open_model(tmp_path / "encoder").role == "encoder"
+
+    with pytest.raises(InputError, match=r"--run.*classification.*electra pretrain --start"):
+        main(
+            [
+                *source,
+                "--out",
+                str(tmp_path / "third"),
+                "--run",
+                str(tmp_path / "run"),
+                "--data",
+                str(runs.data),
+            ]
+        )
+    with pytest.raises(InputError, match="empty"):
+        main([*source, "--out", str(tmp_path / "whole")])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder", "theirs", "whole"]
+
+
+def test_of_two_encoders_one_is_chosen(runs, tmp_path, capsys):
+    model = write_foreign(tmp_path / "theirs", "ElectraModel", runs.data)
+    (tmp_path / "theirs" / "model.safetensors").unlink()
+    twins = {f"{side}.{name}": one for side in ("left", "right") for name, one in model.state_dict().items()}
+    torch.save(twins, tmp_path / "theirs" / "pytorch_model.bin")
+    words = ["import", "--from", "transformers", str(tmp_path / "theirs"), "--out", str(tmp_path / "ours")]
+    assert cli.main(words) == cli.BAD_INPUT
+    assert "--prefix" in capsys.readouterr().err
+    assert cli.main([*words, "--prefix", "right."]) == cli.OK
+    assert "left.embeddings" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "theirs")
+    assert open_model(tmp_path / "ours").encoder().config.hidden_size == 32

@@ -186,6 +186,7 @@ def fine_tuning(source: ExportSource) -> Sections:
         "Task": about["task"],
         "Kind": about["family"].replace("_", " "),
         "Started from": start_name(about.get("start")),
+        "Imported from": origin(about.get("imported_from", {})),
         "Examples": train and f"{train['examples']:,}",
         "Epochs": train and f"{train['epochs']:g}",
         "Optimizer": train

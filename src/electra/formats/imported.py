@@ -5,9 +5,11 @@ OUT/discriminator/   config.json, model.safetensors, tokenizer: ElectraForPreTra
 OUT/generator/       the same: ElectraForMaskedLM
 OUT/encoder/         in place of both where the source has neither head: ElectraModel
 
-Checkpoints are read in `formats.tensorflow`.
+A model that transformers has fine-tuned for a task becomes one like those of `electra finetune`, with its
+head: OUT/config.json and so on. Checkpoints are read in `formats.tensorflow`.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +24,25 @@ from electra.model.names import Role
 from electra.model.sizes import EncoderConfig
 from electra.model.store import (
     CONFIG,
-    INDEX,
-    WEIGHTS,
     ModelFolder,
     network_shapes,
     require_same_shapes,
     write_networks,
 )
+from electra.tasks.model import FineTuned, load_model, save_model, task_of
 from electra.text.tokenizer import Tokenizer
+
+IMPORTED_FROM = "imported_from"
+"""Key of manifests, and of what a fine-tuned model says of itself: format and folder of what was read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedTask:
+    """A foreign model that was fine-tuned for a task."""
+
+    tuned: FineTuned
+    left_out: tuple[str, ...]
+    """Tensors of the source that have no place here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +78,39 @@ def write_imported(imported: Imported, folder: Path) -> None:
         imported.state,
         imported.tokenizer,
         encoder=next(iter(imported.sizes)),
-        facts={"step": imported.step, "imported_from": dict(imported.source)},
+        facts={"step": imported.step, IMPORTED_FROM: dict(imported.source)},
     )
 
 
-def read_transformers(paths: Sequence[str | Path]) -> Imported:
+def read_task(path: str | Path, *, prefix: str = "") -> ImportedTask | None:
+    """A model that was fine-tuned for a task; None if it has no head that is read here."""
+    folder = foreign_folder(path, prefix=prefix)
+    if task_of(folder) is None:
+        return None
+    tuned = load_model(folder)
+    # Where things lie on this machine is nobody else's business, and this goes along with every export.
+    source = {"format": "transformers", "path": Path(path).resolve().name}
+    sha256 = files.sha256(folder.weights_path)
+    facts = {**tuned.facts, IMPORTED_FROM: {**source, "sha256": sha256}}
+    head: tuple[str, ...] = ()
+    if tuned.family.transformers_obstacle(folder.config) is None:
+        head = tuple(tuned.family.to_transformers(tuned.model.head(tuned.task)).tensors)
+    tuned = dataclasses.replace(tuned, facts=facts)
+    return ImportedTask(tuned=tuned, left_out=tuple(unread(folder, head)))
+
+
+def write_task(imported: ImportedTask, folder: Path) -> None:
+    """Write a folder that appears when it is whole."""
+    files.refuse_full(folder)
+    save_model(imported.tuned, folder)
+
+
+def read_transformers(paths: Sequence[str | Path], *, prefix: str = "") -> Imported:
     """One model, or a discriminator and its generator, which must have the same tokenizer."""
     found: dict[Role, ModelFolder] = {}
     state: dict[str, Tensor] = {}
     left_out: list[str] = []
-    for folder in (ModelFolder(Path(path)) for path in paths):
+    for folder in (foreign_folder(path, prefix=prefix) for path in paths):
         role, part, unknown = read_network(folder)
         if role in found:
             raise InputError(
@@ -97,35 +133,41 @@ def read_transformers(paths: Sequence[str | Path]) -> Imported:
         source={
             "format": "transformers",
             "paths": [str(path) for path in paths],
-            "sha256": [weights_checksum(Path(path)) for path in paths],
+            "sha256": [files.sha256(folder.weights_path) for folder in found.values()],
         },
         left_out=tuple(left_out),
     )
 
 
-def read_network(folder: ModelFolder) -> tuple[Role, dict[str, Tensor], list[str]]:
-    """What a model is, its weights by our names, and the tensors that have no place here."""
+def foreign_folder(path: str | Path, *, prefix: str) -> ModelFolder:
+    """A folder of transformers that can be read, or an error that says what can be."""
+    folder = ModelFolder(Path(path), prefix=prefix)
     if not (folder.path / CONFIG).is_file():
         raise InputError(
             f"{folder.path} has no {CONFIG}: expected a folder of transformers. A model on the Hugging Face "
             f"hub must be downloaded first: hf download {folder.path} --local-dir DIR"
         )
-    if folder.is_own_layout:
+    # Others' ModernBERTs have the model_type of those that we exported.
+    if folder.config.is_modern or folder.is_own_layout or folder.is_onnx:
         raise InputError(f"{folder.path} is a model of ours already: use it as it is")
+    return folder
+
+
+def read_network(folder: ModelFolder) -> tuple[Role, dict[str, Tensor], list[str]]:
+    """What a model is, its weights by our names, and the tensors that have no place here."""
     role = folder.role
     state = {f"{role}.{name}": tensor for name, tensor in folder.encoder_state().items()}
     state |= {f"{role}_head.{name}": tensor for name, tensor in folder.head_state().items()}
     check_shapes({role: folder.config}, state, where=str(folder.path))
-    known = (
-        names.transformers_scope(folder.tensors),
-        names.TIED.transformers,
-        *(module.transformers for module, _ in names.HEADS[role]),
-    )
-    unknown = [name for name in folder.tensors if "pooler." in name or not name.startswith(known)]
-    return role, state, unknown
+    head = (names.TIED.transformers, *(module.transformers for module, _ in names.HEADS[role]))
+    return role, state, unread(folder, head)
 
 
-def weights_checksum(folder: Path) -> str:
-    """Of the weights or, if they are in several files, of the index that lists them."""
-    path = folder / WEIGHTS
-    return files.sha256(path if path.is_file() else folder / INDEX)
+def unread(folder: ModelFolder, head: tuple[str, ...]) -> list[str]:
+    """The tensors that are neither the encoder's nor of a head, whose names begin with one of these."""
+    scope = names.transformers_scope(folder.tensors)
+    return [
+        name
+        for name in folder.tensors
+        if not names.is_encoder_tensor(name, scope) and not name.startswith(head)
+    ]

@@ -97,6 +97,7 @@ def _write_tuned(model: ModelFolder, folder: Path) -> str:
 def linear_head(family: Family[Any], head: nn.Module) -> tuple[Tensor, Tensor]:
     """Weight and bias of a head that is one linear layer."""
     state = head.state_dict()
+    assert "dense.weight" not in state, "heads of two layers come from transformers' ELECTRA alone"
     if "output.weight" not in state:
         # The plain head of questions.
         weight, bias = (

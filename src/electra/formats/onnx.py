@@ -35,7 +35,7 @@ from electra.prediction.windows import Reader
 from electra.seeds import numpy_generator
 from electra.show import megabytes
 from electra.tasks.families.family import Family
-from electra.tasks.model import TASK_KEY
+from electra.tasks.model import TASK_KEY, task_of
 from electra.text.tokenizer import Tokenizer
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -288,7 +288,8 @@ def choose_part(source: Path, part: Role, *, max_length: int | None) -> Exported
 def config_of(folder: ModelFolder, part: Role) -> dict[str, Any]:
     """The config of the source; without all keys of a head, if the encoder is exported alone."""
     if part != "encoder":
-        return folder.values
+        about = task_of(folder)
+        return folder.values if about is None else {**folder.values, TASK_KEY: about}
     of_head = (TASK_KEY, "id2label", "label2id", "problem_type")
     return {
         **{key: value for key, value in folder.values.items() if key not in of_head},

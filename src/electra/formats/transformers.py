@@ -34,7 +34,7 @@ from electra.model.store import (
 from electra.prediction.load import SEQ_LENGTH
 from electra.tasks.families.similarity import add_sentence_transformer
 from electra.tasks.model import KIND as FINE_TUNED
-from electra.tasks.model import TASK_KEY, load_model, write_tuned
+from electra.tasks.model import TASK_KEY, load_model, task_of, write_tuned
 from electra.text.tokenizer import SETTINGS_FILE
 
 KIND = "exported model"
@@ -69,8 +69,7 @@ class ExportSource:
     @cached_property
     def about(self) -> Mapping[str, Any]:
         """What a fine-tuned model says of itself; empty if it was not fine-tuned."""
-        found: dict[str, Any] = self.model.values.get(TASK_KEY) or {}
-        return found
+        return task_of(self.model) or {}
 
     @property
     def tokens_read(self) -> int | None:
@@ -92,7 +91,7 @@ def find_source(path: str, *, part: Role | None = None) -> ExportSource:
     model = open_model(path)
     if model.is_onnx:
         raise InputError(f"{path} was exported to ONNX already: name the run or the folder it was made from")
-    if about := model.values.get(TASK_KEY):
+    if about := task_of(model):
         if part not in (None, "encoder"):
             raise InputError(
                 f"{path} was fine-tuned for {about['task']} and has no {part} any more: leave out --part, or "

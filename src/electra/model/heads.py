@@ -203,36 +203,45 @@ def detection_head_of(names: Iterable[str]) -> DetectionHead:
     return "with_cls" if any("context_norm." in name for name in names) else "plain"
 
 
+HeadLayers = Literal["one", "two"]
+"""Of a head that judges whole rows: one linear layer, as in the original, or a dense layer with a gelu before
+it, as in the classes of transformers."""
+
+
 class ClassificationHead(nn.Module):
     """The hidden state of [CLS], or the mean of all -> a logit for each class."""
 
-    def __init__(self, config: EncoderConfig, num_classes: int, pooling: Pooling = "cls") -> None:
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_classes: int,
+        pooling: Pooling = "cls",
+        layers: HeadLayers = "one",
+    ) -> None:
         super().__init__()
         self.pooling = pooling
         self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if layers == "two" else None
         self.output = GlorotLinear(config.hidden_size, num_classes)
 
     def forward(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         """Logits (B, classes)."""
-        pooled_BD = pool(hidden_BLD, attention_mask_BL, self.pooling)
-        logits: Tensor = self.output(self.dropout(pooled_BD))
+        pooled_BD = self.dropout(pool(hidden_BLD, attention_mask_BL, self.pooling))
+        if self.dense is not None:
+            pooled_BD = self.dropout(functional.gelu(self.dense(pooled_BD)))
+        logits: Tensor = self.output(pooled_BD)
         return logits
 
 
-class RegressionHead(nn.Module):
-    """The hidden state of [CLS], or the mean of all -> a number."""
+class RegressionHead(ClassificationHead):
+    """The same with one number in place of classes."""
 
-    def __init__(self, config: EncoderConfig, pooling: Pooling = "cls") -> None:
-        super().__init__()
-        self.pooling = pooling
-        self.dropout = Dropout(config.hidden_dropout_prob)
-        self.output = GlorotLinear(config.hidden_size, 1)
+    def __init__(self, config: EncoderConfig, pooling: Pooling = "cls", layers: HeadLayers = "one") -> None:
+        super().__init__(config, 1, pooling, layers)
 
     def forward(self, hidden_BLD: Tensor, attention_mask_BL: Tensor | None = None) -> Tensor:
         """Predictions (B)."""
-        pooled_BD = pool(hidden_BLD, attention_mask_BL, self.pooling)
-        prediction_B: Tensor = self.output(self.dropout(pooled_BD)).squeeze(-1)
-        return prediction_B
+        return super().forward(hidden_BLD, attention_mask_BL).squeeze(-1)
 
 
 class TaggingHead(nn.Module):

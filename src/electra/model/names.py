@@ -88,12 +88,19 @@ generator_head        generator_lm_head                generator_predictions/out
     "encoder": [],
 }
 
+READABLE = ("electra", "bert")
+"""The `model_type` of encoders of transformers that are read: those of BERT's layers."""
 NO_SCOPE = Names("", "", "")
 
 # A generator's head shares the table of word embeddings, which transformers therefore names twice.
 TIED = Names("generator.embeddings.word_embeddings.weight", "generator_lm_head.weight", "")
 _BODIES = ("electra.", "bert.")
 """Where transformers keeps the encoder of a model with a head."""
+_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
+"""What the names of an encoder's own tensors begin with."""
+_WORD_TABLE = "embeddings.word_embeddings.weight"
+_BUFFERS = (".position_ids", ".token_type_ids")
+"""Ends of the names of tensors that are no weights."""
 
 
 def tensors(modules: list[tuple[Names, str]], scope: Names = NO_SCOPE) -> Iterator[Names]:
@@ -206,7 +213,7 @@ def from_transformers(state: Mapping[str, Tensor], role: Role) -> dict[str, Tens
     return {
         translate(name, names, "transformers", "ours"): tensor
         for name, tensor in state.items()
-        if name != TIED.transformers and not name.endswith("embeddings.position_ids")
+        if name != TIED.transformers and not name.endswith(_BUFFERS)
     }
 
 
@@ -223,9 +230,75 @@ def encoder_from_transformers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         translate(name.removeprefix(scope), ENCODER, "transformers", "ours"): tensor
         for name, tensor in state.items()
-        # A pooler is a head; position ids are no weights.
-        if name.startswith(scope) and "pooler." not in name and not name.endswith(".position_ids")
+        if is_encoder_tensor(name, scope) and not name.endswith(_BUFFERS)
     }
+
+
+def is_encoder_tensor(name: str, scope: str) -> bool:
+    """Whether a tensor of transformers belongs to the encoder below a scope; a pooler is a head."""
+    if not scope:
+        return name.startswith(_PARTS)
+    return name.startswith(scope) and not name.startswith(f"{scope}pooler.")
+
+
+def unwrapped(state: Mapping[str, Tensor], *, prefix: str = "") -> dict[str, Tensor]:
+    """The tensors of a model that is part of another one, by the names that it has by itself.
+
+    Whoever keeps a model as `self.model` or `self.backbone` saves its weights under that name. `prefix`: what
+    the names of the encoder begin with, if there are several.
+    """
+    # In order: that of a file is not the same every time.
+    found_in = sorted(name for name in state if f".{name}".endswith(f".{_WORD_TABLE}"))
+    places = [name.removesuffix(_WORD_TABLE) for name in found_in]
+    chosen = [place for place in places if place.startswith(prefix)]
+    if prefix and not chosen:
+        found = ", ".join(repr(place) for place in places) or "nothing"
+        raise InputError(f"no encoder's names begin with {prefix!r}, only with {found}: change --prefix")
+    if len(chosen) > 1:
+        found = ", ".join(repr(place) for place in chosen)
+        raise InputError(
+            f"there are {len(chosen)} encoders, whose names begin with {found}: choose one with `electra "
+            "import --prefix`"
+        )
+    if not chosen:
+        return dict(state)
+    (place,) = chosen
+    body = next((body for body in _BODIES if f".{place}".endswith(f".{body}")), "")
+    outer = place.removesuffix(body)
+    found_twice = [name for name in state if outer and name.startswith(outer) and name[len(outer) :] in state]
+    if found_twice:
+        raise InputError(f"both {found_twice[0]} and {found_twice[0][len(outer) :]} are there: which is it?")
+    return {name.removeprefix(outer): tensor for name, tensor in state.items()}
+
+
+def inner_config(values: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:
+    """The config of an ELECTRA or BERT that is nested in another one, over what that says; else as it is.
+
+    `prefix`: what the names of the encoder begin with, if there are several.
+    """
+    found = dict(_nested(values))
+    if not found:
+        return dict(values)
+    chosen = [keys for keys in found if prefix.startswith(f"{keys.rpartition('.')[2]}.")] or list(found)
+    if len(chosen) > 1:
+        raise InputError(
+            f"there are several configs in it: {', '.join(chosen)}. Choose one with `electra import "
+            f"--prefix`, such as --prefix {chosen[0].rpartition('.')[2]}."
+        )
+    inner = {key: value for key, value in found[chosen[0]].items() if value is not None}
+    outer = {key: value for key, value in values.items() if key != chosen[0].partition(".")[0]}
+    return {**outer, **inner}
+
+
+def _nested(values: Mapping[str, Any], keys: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every ELECTRA or BERT below, by the keys that lead to it."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            place = f"{keys}{key}"
+            if value.get("model_type") in READABLE:
+                yield place, value
+            else:
+                yield from _nested(value, f"{place}.")
 
 
 def transformers_scope(state: Iterable[str]) -> str:

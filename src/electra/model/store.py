@@ -4,16 +4,19 @@
     encoder = folder.encoder()           # of transformers with an ELECTRA or a model of BERT's shape
 
 config.json         sizes, as transformers has them; model_type is `electra-own` where it cannot express them
-model.safetensors   the encoder and, where transformers has a class for it, the head; or shards and an index
+model.safetensors   the encoder and, where transformers has a class for it, the head; or shards and an index;
+                    of others also pytorch_model.bin, or its shards
 head.safetensors    else the head, by our names
 tokenizer.json ...  the tokenizer
 manifest.json       here or, in a run, beside the folders of its networks: the checksum of every file
 
 A folder is opened once and handed on: what it holds is read when it is first asked for, and never twice.
-Weights are compared with the manifest while they are read. Nothing is ever unpickled.
+Weights are compared with the manifest while they are read. Nothing is ever unpickled but files of others, and
+those by torch's loader of weights, which can make tensors and plain containers and nothing else.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +25,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from electra import files
 from electra.errors import InputError
@@ -34,6 +38,10 @@ from electra.tensors import read_tensors, write_tensors
 from electra.text.tokenizer import SETTINGS_FILE, TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer, read_tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PICKLED = ".bin"
+"""Suffix of weights that torch has pickled, as older models of transformers are."""
+WEIGHT_FILES = (WEIGHTS, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""Of which the first that is there is read."""
 HEAD_WEIGHTS, GRAPH = "head.safetensors", "model.onnx"
 FINAL = "final"
 """Folder of a run, or of a fine-tuning, that holds its model."""
@@ -56,6 +64,10 @@ HEADS: dict[Role, Callable[[EncoderConfig], NetworkHead]] = {
     "discriminator": DiscriminatorHead,
     "generator": GeneratorHead,
 }
+_CAN_BE_READ = (
+    "What can be: models of transformers whose model_type is 'electra' or 'bert', with learned absolute "
+    "positions, and whatever electra wrote"
+)
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 Built = TypeVar("Built", bound=nn.Module)
 
@@ -94,15 +106,22 @@ class ModelFolder:
     path: Path
     tokenizer_type: type[Tokenizer] = Tokenizer
     """What to read the tokenizer as."""
+    prefix: str = ""
+    """What the names of the encoder's weights begin with, where there are several encoders."""
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """The content of config.json."""
+        """The content of config.json, or of the one config of an ELECTRA or BERT that is nested in it."""
         self.check_files(CONFIG)
         values = files.read_json(self.path / CONFIG)
         if not isinstance(values, dict):
             raise InputError(f"{self.path / CONFIG} holds no JSON object")
-        return values
+        if values.get("model_type") in (*names.READABLE, OWN_LAYOUT, OWN_CODE, modernbert.MODEL_TYPE):
+            return values
+        try:
+            return names.inner_config(values, prefix=self.prefix)
+        except InputError as error:
+            raise InputError(f"{self.path / CONFIG}: {error}") from error
 
     @cached_property
     def config(self) -> EncoderConfig:
@@ -114,10 +133,10 @@ class ModelFolder:
                 return modernbert.from_config(values)
             except InputError as error:
                 raise InputError(
-                    f"{path}: {error}. Of ModernBERTs those are read that we exported"
+                    f"{path}: {error}. Of ModernBERTs those are read that we exported. {_CAN_BE_READ}"
                 ) from error
-        if model_type not in ("electra", "bert", OWN_LAYOUT, OWN_CODE):
-            raise InputError(f"{path}: model_type is {model_type!r}, expected 'electra' or 'bert'")
+        if model_type not in (*names.READABLE, OWN_LAYOUT, OWN_CODE):
+            raise InputError(f"{path}: model_type is {model_type!r}, which cannot be read. {_CAN_BE_READ}")
         needed = (*_SIZES, "embedding_size") if model_type != "bert" else _SIZES
         if missing := [key for key in needed if key not in values]:
             reason = values.get("not_transformers_because", "is it whole?")
@@ -155,19 +174,45 @@ class ModelFolder:
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """All weights by the names they have here, in float32, from one file or from shards."""
-        if (self.path / WEIGHTS).is_file():
-            shards = [WEIGHTS]
-        elif (self.path / INDEX).is_file():
-            shards = sorted(set(files.read_json(self.path / INDEX)["weight_map"].values()))
-        else:
-            raise InputError(f"{self.path} has no {WEIGHTS}: {self._explain_no_weights()}")
+        shards = self._shards(self.weights_path)
         found = {name: tensor for shard in shards for name, tensor in self._read(shard).items()}
-        if self.values.get("model_type") != modernbert.MODEL_TYPE:
+        if self.values.get("model_type") in (OWN_LAYOUT, OWN_CODE):
             return found
+        if self.values.get("model_type") != modernbert.MODEL_TYPE:
+            try:
+                return names.unwrapped(found, prefix=self.prefix)
+            except InputError as error:
+                raise InputError(f"{self.weights_path}: {error}") from error
         try:
             return modernbert.from_tensors(found, self.values)
         except KeyError as error:
-            raise InputError(f"{self.path / WEIGHTS} lacks weight {error}: is it whole?") from error
+            raise InputError(f"{self.weights_path} lacks weight {error}: is it whole?") from error
+
+    @property
+    def weights_path(self) -> Path:
+        """The file of all weights, or the index of those that hold them."""
+        found = next((name for name in WEIGHT_FILES if (self.path / name).is_file()), None)
+        if found is None:
+            raise InputError(f"{self.path} has no {WEIGHTS}: {self._explain_no_weights()}")
+        return self.path / found
+
+    def _shards(self, path: Path) -> list[str]:
+        """The names of the files that hold the weights."""
+        if path.suffix != ".json":
+            return [path.name]
+        content = files.read_json(path)
+        places = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(places, dict) or not places:
+            raise InputError(f"{path} lists no files in 'weight_map': is the download whole?")
+        shards = sorted(set(map(str, places.values())))
+        for shard in shards:
+            if Path(shard).name != shard:
+                raise InputError(f"{path} names {shard!r}, expected a file beside it")
+            if not (self.path / shard).is_file():
+                raise InputError(
+                    f"{self.path} lacks {shard}, which {path.name} names: is the download whole?"
+                )
+        return shards
 
     @cached_property
     def head_tensors(self) -> dict[str, Tensor]:
@@ -226,10 +271,11 @@ class ModelFolder:
             scopes = (f"{role}." for role in ARCHITECTURES)
             scope = next((one for one in scopes if any(name.startswith(one) for name in self.tensors)), "")
             return _below(scope, self.tensors)
+        tensors = self.tensors
         try:
-            return names.encoder_from_transformers(self.tensors)
+            return names.encoder_from_transformers(tensors)
         except InputError as error:
-            raise InputError(f"{self.path / WEIGHTS}: {error}") from error
+            raise InputError(f"{self.weights_path}: {error}") from error
 
     def head_state(self) -> dict[str, Tensor]:
         """The weights of the head of pre-training, by our names; empty for an encoder alone."""
@@ -242,7 +288,7 @@ class ModelFolder:
         table = self.tensors.get("electra.embeddings.word_embeddings.weight")
         if tied is not None and table is not None and not torch.equal(tied, table):
             raise InputError(
-                f"{self.path / WEIGHTS}: {names.TIED.transformers} differs from the word embeddings; in "
+                f"{self.weights_path}: {names.TIED.transformers} differs from the word embeddings; in "
                 "ELECTRA they are one table"
             )
         modules = tuple(module.transformers for module, _ in names.HEADS[role])
@@ -294,7 +340,12 @@ class ModelFolder:
     def _read(self, name: str) -> dict[str, Tensor]:
         of_run = self.run.get("files", {}).get(f"{self.path.name}/{name}", {})
         sha256 = self._seal.get(name) or of_run.get("sha256")
-        return {key: tensor.float() for key, tensor in read_tensors(self.path / name, sha256=sha256).items()}
+        if name.endswith(PICKLED):
+            self.check_files(name)
+            found = read_pickled(self.path / name)
+        else:
+            found = read_tensors(self.path / name, sha256=sha256)
+        return {key: tensor.float() for key, tensor in found.items()}
 
     @cached_property
     def _manifest(self) -> Mapping[str, Any]:
@@ -323,13 +374,35 @@ class ModelFolder:
                 "it was exported to ONNX, and only its graph is there. Name the folder it was made from; "
                 'for texts: electra.load(DIR, engine="onnx"), or electra serve --engine onnx'
             )
-        if pickled := sorted(path.name for path in self.path.glob("*.bin")):
-            return (
-                f"{pickled[0]} could run any program when it is read and is refused; convert it with "
-                f"transformers, if you trust it: AutoModel.from_pretrained({str(self.path)!r})"
-                f".save_pretrained({str(self.path)!r})"
-            )
+        suffixes = (PICKLED, ".pt", ".h5", ".msgpack")
+        if other := sorted(path.name for path in self.path.iterdir() if path.suffix in suffixes):
+            return f"of {other[0]} nothing is read, expected one of {', '.join(WEIGHT_FILES)}"
         return "is the download whole?"
+
+
+def read_pickled(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file of torch.save, by torch's loader of weights: what asks for more is refused.
+
+    Trainers keep the weights beside other things, under a key of their own.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    # Those of pickle, zip and torch have no narrower parent in common.
+    except Exception as error:
+        if asked := re.search(r"GLOBAL (\S+)", str(error)):
+            raise InputError(
+                f"{path} asks for {asked[1]} when it is read, which could run any program: it is refused. A "
+                f"file of weights has tensors only; ask whoever made it for {WEIGHTS}"
+            ) from error
+        raise InputError(f"{path} is not a readable file of weights: is the download whole?") from error
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    found = content.items() if isinstance(content, dict) else ()
+    tensors = {str(name): tensor for name, tensor in found if isinstance(tensor, Tensor)}
+    if not tensors:
+        raise InputError(f"{path} holds no weights by name: expected what torch.save makes of a state dict")
+    return tensors
 
 
 def _kind(manifest: Path) -> str:
@@ -348,11 +421,23 @@ def with_dropout(config: EncoderConfig, dropout: float | None) -> EncoderConfig:
     return dataclasses.replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves out what weights begin with; the meta device would import a compiler, in a second."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Do everything but initialise."""
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
 def filled(build: Callable[[], Built], state: Mapping[str, Tensor], *, where: str) -> Built:
     """A new module with given weights, without drawing random ones first."""
-    with torch.device("meta"):
+    with _NothingDrawn():
         module = build()
-    module.to_empty(device="cpu")
     copy_state(state, module, where=where)
     return module
 

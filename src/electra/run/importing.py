@@ -1,7 +1,8 @@
 """`electra import`: a model of transformers or of the original code -> a folder, and a run, of ours.
 
-With --run and --data the model also becomes the last checkpoint of a run folder, with Adam's moments and the
-step if the source has them, so that `electra pretrain` continues from it.
+What transformers has fine-tuned for a task is a fine-tuned model here, too, with its head. With --run and
+--data the model also becomes the last checkpoint of a run folder, with Adam's moments and the step if the
+source has them, so that `electra pretrain` continues from it.
 """
 
 from collections.abc import Sequence
@@ -12,12 +13,20 @@ from typing import Literal
 from electra import config, files, show
 from electra.config import Given
 from electra.errors import InputError
-from electra.formats.imported import Imported, read_transformers, write_imported
+from electra.formats.imported import (
+    Imported,
+    ImportedTask,
+    read_task,
+    read_transformers,
+    write_imported,
+    write_task,
+)
 from electra.formats.runs import prepare_run, write_run
 from electra.formats.tensorflow import read_tensorflow
+from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainRunConfig
 
-_MOST_SHOWN = 4
+_MOST_SHOWN, _MOST_LABELS = 4, 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +40,11 @@ class ImportConfig:
     discriminator and its generator; for tensorflow the PREFIX of PREFIX.index, or the folder of it."""
     out: str = ""
     """Folder for the model, in transformers' layout."""
+    part: Literal["all", "encoder"] = "all"
+    """Whether to read a fine-tuned model of transformers with its head, or its encoder alone."""
+    prefix: str = ""
+    """What the names of the encoder's weights begin with, such as `backbone.`, if a folder of transformers
+    holds several encoders. Default: detected."""
     vocab: str = ""
     """vocab.txt of a TensorFlow checkpoint, if it is not in the same folder."""
     num_attention_heads: int | None = None
@@ -60,10 +74,15 @@ def main(arguments: Sequence[str]) -> None:
         raise InputError(
             "give --from transformers|tensorflow PATH and --out DIR (see 'electra import --help')"
         )
+    check_source(settings)
     # Before hundreds of megabytes are read.
     for folder in filter(None, (settings.out, settings.run)):
         files.refuse_full(Path(folder))
     given = pretrain_keys(settings)
+    if (task := read_tuned(settings)) is not None:
+        write_task(task, Path(settings.out))
+        print(task_summary(settings, task))
+        return
     imported = read_model(settings)
     run = prepare_run(imported, given, step=settings.step) if settings.run else None
     write_imported(imported, Path(settings.out))
@@ -95,18 +114,38 @@ def pretrain_keys(settings: ImportConfig) -> Given[PretrainRunConfig]:
     return given.changed({"data": settings.data, "out": settings.run})
 
 
-def read_model(settings: ImportConfig) -> Imported:
-    """Read the model, under our names."""
-    if settings.source == "transformers":
-        if settings.vocab or settings.num_attention_heads:
-            raise InputError(
-                "--vocab and --num_attention_heads are for TensorFlow: a transformers folder has both"
-            )
-        return read_transformers(settings.path)
-    if len(settings.path) > 1:
+def check_source(settings: ImportConfig) -> None:
+    """Refuse options of the other library."""
+    if settings.source == "transformers" and (settings.vocab or settings.num_attention_heads):
+        raise InputError(
+            "--vocab and --num_attention_heads are for TensorFlow: a transformers folder has both"
+        )
+    if settings.source == "tensorflow" and (settings.prefix or settings.part != "all"):
+        raise InputError("--prefix and --part are for transformers: leave them out")
+    if settings.source == "tensorflow" and len(settings.path) > 1:
         raise InputError(
             f"--path names {len(settings.path)} checkpoints, expected one: it holds both encoders"
         )
+
+
+def read_tuned(settings: ImportConfig) -> ImportedTask | None:
+    """A model of transformers with the head of its task; None if it has none, or it is not wanted."""
+    if settings.source != "transformers" or settings.part == "encoder" or len(settings.path) > 1:
+        return None
+    found = read_task(settings.path[0], prefix=settings.prefix)
+    if found is not None and settings.run:
+        raise InputError(
+            f"--run is for models of pre-training, and {settings.path[0]} was fine-tuned for "
+            f"{found.tuned.task}: leave out --run and --data. To pre-train its encoder further: electra "
+            "pretrain --start DIR"
+        )
+    return found
+
+
+def read_model(settings: ImportConfig) -> Imported:
+    """Read the model, under our names."""
+    if settings.source == "transformers":
+        return read_transformers(settings.path, prefix=settings.prefix)
     return read_tensorflow(
         settings.path[0],
         vocabulary=settings.vocab or None,
@@ -114,13 +153,32 @@ def read_model(settings: ImportConfig) -> Imported:
     )
 
 
+def task_summary(settings: ImportConfig, imported: ImportedTask) -> str:
+    """What a fine-tuned model is, and what can be done with it."""
+    tuned = imported.tuned
+    lines = {
+        "encoder": size_line(tuned.model.encoder.config),
+        "task": tuned.family.name.replace("_", " "),
+    }
+    if labels := tuned.family.labels():
+        lines["labels"] = show.listed(labels, most=_MOST_LABELS)
+    if imported.left_out:
+        lines["left out"] = show.listed(imported.left_out, most=_MOST_SHOWN)
+    lines["model"] = settings.out
+    return show.table(lines)
+
+
+def size_line(size: EncoderConfig) -> str:
+    """The sizes of an encoder in some words."""
+    return (
+        f"{size.num_hidden_layers} layers of {size.hidden_size}, {size.num_attention_heads} heads, "
+        f"embeddings of {size.embedding_size} for {size.vocab_size:,} tokens"
+    )
+
+
 def summary(settings: ImportConfig, imported: Imported) -> str:
     """What was found, and how to continue with it."""
-    lines: dict[str, str] = {
-        role: f"{size.num_hidden_layers} layers of {size.hidden_size}, {size.num_attention_heads} heads, "
-        f"embeddings of {size.embedding_size} for {size.vocab_size:,} tokens"
-        for role, size in imported.sizes.items()
-    }
+    lines: dict[str, str] = {role: size_line(size) for role, size in imported.sizes.items()}
     if imported.left_out:
         lines["left out"] = show.listed(imported.left_out, most=_MOST_SHOWN)
     if imported.step or imported.moments:

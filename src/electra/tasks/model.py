@@ -6,7 +6,8 @@
     load_model(folder)
 
 The folder is in transformers layout with label names wherever transformers can express encoder and head; the
-key `electra_task` of its config.json says what the task is.
+key `electra_task` of its config.json says what the task is. `load_model` also reads what transformers itself
+has fine-tuned: there the name of the class says it.
 
 B rows, L positions, U units, D numbers in a hidden state.
 """
@@ -30,7 +31,6 @@ from electra.model.store import (
     CONFIG,
     OWN_LAYOUT,
     TOKENS_READ,
-    WEIGHTS,
     Contents,
     ModelFolder,
     copy_state,
@@ -41,8 +41,8 @@ from electra.model.store import (
     write_model,
 )
 from electra.seeds import torch_generator
-from electra.tasks.families.family import Family, TaskBatch
-from electra.tasks.families.table import build_family, describe_family
+from electra.tasks.families.family import Family, ForeignModel, TaskBatch
+from electra.tasks.families.table import build_family, describe_family, recognise
 from electra.text.tokenizer import Tokenizer
 
 RANDOM = "none"
@@ -158,14 +158,44 @@ def write_tuned(tuned: FineTuned, folder: Path) -> None:
         family.write_beside(folder, max_length=tuned.max_length)
 
 
+def task_of(folder: ModelFolder) -> dict[str, Any] | None:
+    """What a folder says of its task, by our key or by its class of transformers; None if it has none."""
+    if TASK_KEY in folder.values or folder.is_own_layout or folder.is_onnx:
+        about = folder.values.get(TASK_KEY)
+        return about if isinstance(about, dict) else None
+    architectures = folder.values.get("architectures")
+    if not isinstance(architectures, list) or not architectures:
+        return None
+    # Of most folders this says enough, without reading their weights.
+    if architectures[0] in names.ARCHITECTURES.values():
+        return None
+    foreign = ForeignModel(
+        where=str(folder.path / CONFIG),
+        architecture=str(architectures[0]),
+        values=folder.values,
+        tensors=folder.tensors,
+    )
+    found = recognise(foreign)
+    if found is None:
+        return None
+    longest = folder.config.max_position_embeddings
+    return {
+        "task": found.family.kind,
+        # Tokenizers of transformers that know no limit name a number of thirty digits.
+        "max_length": min(folder.tokenizer_length or longest, longest),
+        "main_score": found.main_score,
+        **describe_family(found.family),
+    }
+
+
 def load_model(source: str | Path | ModelFolder) -> FineTuned:
-    """The model that `save_model` wrote into a folder, on the CPU."""
+    """The model that `save_model` or transformers wrote into a folder, on the CPU."""
     folder = source if isinstance(source, ModelFolder) else open_model(source)
-    about = folder.values.get(TASK_KEY)
-    if not isinstance(about, dict):
+    about = task_of(folder)
+    if about is None:
         raise InputError(
-            f"{folder.path} is an encoder that was not fine-tuned: its {CONFIG} has no key {TASK_KEY!r}. "
-            "Train it for a task first, with `electra finetune`"
+            f"{folder.path} is an encoder that was not fine-tuned: its {CONFIG} has no key {TASK_KEY!r} and "
+            "names no class for a task. Train it for one first, with `electra finetune`"
         )
     family = build_family(about, where=f"{folder.path / CONFIG}, {TASK_KEY}")
     model = TaskModel(folder.encoder(), {about["task"]: family})
@@ -184,36 +214,26 @@ def _head_state(folder: ModelFolder, family: Family[Any], head: nn.Module) -> di
     """The weights of the head, from whichever file has them."""
     if folder.head_tensors or family.transformers_obstacle(folder.config) is not None:
         return folder.head_tensors
-    path, tensors = folder.path / WEIGHTS, folder.tensors
+    tensors = folder.tensors
     if missing := family.to_transformers(head).tensors.keys() - tensors.keys():
-        raise InputError(f"{path} lacks {min(missing)}: it holds no head for its task")
-    state = family.from_transformers(tensors)
-    copy_state(state, head, where=str(folder.path))
-    # Trained further by transformers, its two layers need no longer be our one.
-    for name, tensor in family.to_transformers(head).tensors.items():
-        if not torch.equal(tensor, tensors[name]):
-            raise InputError(
-                f"{path}: {name} is not as we write it, so the head is not ours any more. Use it with "
-                "transformers, or start from its encoder with `electra finetune`"
-            )
-    return state
+        raise InputError(f"{folder.weights_path} lacks {min(missing)}: it holds no head for its task")
+    try:
+        return family.from_transformers(tensors)
+    except InputError as error:
+        raise InputError(f"{folder.weights_path}: {error}") from error
 
 
 def copy_head(tuned: FineTuned, model: TaskModel, task: str) -> bool:
     """Start a task with the head of another one if both are of one kind with the same labels; whether so."""
-    family, head = model.families[task], model.head(task)
-    state = tuned.model.head(tuned.task).state_dict()
+    head = model.head(task)
+    state = model.families[task].kept_head(tuned.model.head(tuned.task).state_dict(), tuned.family)
+    if state is None:
+        return False
     shapes = [{name: tensor.shape for name, tensor in one.items()} for one in (state, head.state_dict())]
-    agree = _meaning(family) == _meaning(tuned.family)
-    if agree and shapes[0] == shapes[1]:
+    if shapes[0] == shapes[1]:
         copy_state(state, head, where=tuned.task)
         return True
     return False
-
-
-def _meaning(family: Family[Any]) -> tuple[Any, ...]:
-    """What the numbers of a head stand for, and what it reads."""
-    return family.name, family.labels(), getattr(family, "head_pooling", None)
 
 
 def random_encoder(config: EncoderConfig, *, seed: int) -> Encoder:
@@ -248,6 +268,8 @@ class StartModel:
             encoder = random_encoder(self.config, seed=seed)
         else:
             encoder = filled(lambda: Encoder(self.config), self.state, where=self.path)
+        if self.tuned is not None:
+            families = {task: family.continued(self.tuned.family) for task, family in families.items()}
         model = TaskModel(encoder, families, seed=seed)
         if self.tuned is not None:
             for task in families:
@@ -273,7 +295,7 @@ def find_start(path: str, *, like: str, dropout: float | None) -> StartModel:
         sha256, state, tuned = hashlib.sha256(RANDOM.encode()).hexdigest(), None, None
         tokens_read: int | None = 0
     else:
-        tuned = load_model(folder) if TASK_KEY in folder.values else None
+        tuned = load_model(folder) if task_of(folder) is not None else None
         encoder = folder.encoder() if tuned is None else tuned.model.encoder
         state = encoder.state_dict()
         sha256 = _hash(state)

@@ -1,7 +1,8 @@
 """Questions with their texts -> the part of the text that answers: extractive question answering.
 
-The joint head, the original's, predicts an answer's end knowing its start; the plain head predicts each by
-itself. With answerability on, a classifier beside it says whether the text holds an answer at all.
+The joint head, the original's, predicts an answer's end knowing its start; the plain head, transformers',
+predicts each by itself. With answerability on, a classifier beside it says whether the text holds an answer
+at all.
 
 From a question to its answer:
 rows      [CLS] question [SEP] a window that slides over the text [SEP]; a text is tokenised once, however
@@ -24,7 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -38,14 +39,17 @@ from electra.model.heads import SPAN_HIDDEN_SIZE, JointSpanHead, SpanBeam, SpanH
 from electra.model.sizes import EncoderConfig
 from electra.tasks.data.columns import MISSING, Cells, Classes, OwnTaskConfig, RowReader
 from electra.tasks.families.family import (
+    LEAVE_HEAD,
     Ability,
     Card,
     Example,
     Family,
+    ForeignModel,
     Learned,
     Mistake,
     Prediction,
     Predictor,
+    Recognised,
     Score,
     Splits,
     TaskBatch,
@@ -516,6 +520,8 @@ def as_prediction(best: Sequence[Span], null_odds: float | None, *, null_thresho
 SpanKind = Literal["joint", "plain"]
 Answerability = Literal["on", "off"]
 
+ANSWERER = "ElectraForQuestionAnswering"
+
 UNANSWERABLE_WEIGHT = 0.5
 """Of the answerability loss beside that of the span, as in the original."""
 
@@ -631,6 +637,26 @@ class QuestionAnswering(Family[AnswerExample]):
         count, total = sum(example.is_impossible for example in splits[TRAIN]), len(splits[TRAIN])
         notes = [f"{count:,} of {total:,} questions have no answer"] if count else []
         return Learned(cls(answerability="on"), "best_f1", splits, notes)
+
+    @classmethod
+    def recognised(cls, foreign: ForeignModel) -> Recognised | None:
+        """A model with the plain head."""
+        if foreign.architecture != ANSWERER:
+            return None
+        num_outputs = len(foreign.tensor("qa_outputs.weight"))
+        if num_outputs != 2:
+            raise InputError(
+                f"{foreign.where}: its head has {num_outputs} outputs, expected two: start and end. "
+                f"{LEAVE_HEAD}"
+            )
+        return Recognised(cls(head="plain", answerability="off"), "f1")
+
+    def continued(self, before: Family[Any]) -> Self:
+        """With the plain head of a model that has it, as transformers' have."""
+        if not isinstance(before, QuestionAnswering) or before.answerability != self.answerability:
+            return self
+        kind = "plain" if before.span_kind == "plain" else self.span_kind
+        return type(self)(**{**self.settings(), "head": kind})
 
     def rows(
         self, examples: Sequence[AnswerExample], tokenizer: Tokenizer, *, max_length: int
@@ -808,9 +834,9 @@ class QuestionAnswering(Family[AnswerExample]):
     def transformers_obstacle(self, config: EncoderConfig) -> str | None:
         """It has the plain head alone."""
         if self.span_kind != "plain":
-            return "ElectraForQuestionAnswering does not predict an answer's end knowing its start"
+            return f"{ANSWERER} does not predict an answer's end knowing its start"
         if self.answerability == "on":
-            return "ElectraForQuestionAnswering does not tell whether a question can be answered"
+            return f"{ANSWERER} does not tell whether a question can be answered"
         return None
 
     def to_transformers(self, head: nn.Module) -> TransformersHead:
@@ -820,7 +846,7 @@ class QuestionAnswering(Family[AnswerExample]):
             f"qa_outputs.{kind}": torch.cat([state[f"span.start.{kind}"], state[f"span.end.{kind}"]])
             for kind in ("weight", "bias")
         }
-        return TransformersHead("ElectraForQuestionAnswering", {}, tensors)
+        return TransformersHead(ANSWERER, {}, tensors)
 
     def from_transformers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The one layer as two."""

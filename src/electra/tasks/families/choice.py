@@ -14,19 +14,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from electra.errors import InputError
-from electra.model.heads import RegressionHead
+from electra.model.heads import HeadLayers, RegressionHead
 from electra.model.sizes import EncoderConfig
 from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig, RowReader, quoted
 from electra.tasks.families import scores
 from electra.tasks.families.family import (
+    LEAVE_HEAD,
     Ability,
     Card,
     Example,
+    ForeignModel,
     Learned,
     Mistake,
     PooledFamily,
     Prediction,
     Predictor,
+    Recognised,
     Score,
     Splits,
     TaskBatch,
@@ -123,6 +126,12 @@ CHOOSE = Ability(
 
 
 CHOOSER = "ElectraForMultipleChoice"
+SUMMARIES: dict[HeadLayers, dict[str, Any]] = {
+    "two": {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
+    "one": {"summary_type": "first", "summary_use_proj": False, "summary_activation": "linear"},
+}
+"""How its class in transformers comes to the vector of a row, which one linear layer then judges. The first
+is what it does unless its config says otherwise."""
 
 
 class MultipleChoice(PooledFamily[ChoiceExample]):
@@ -149,13 +158,28 @@ class MultipleChoice(PooledFamily[ChoiceExample]):
         return ()
 
     def settings(self) -> dict[str, Any]:
-        """What the head reads."""
-        return {"head_pooling": self.head_pooling}
+        """The head."""
+        return {"head_pooling": self.head_pooling, "head_layers": self.head_layers}
 
     @classmethod
     def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
         """Nothing is learned from all examples together."""
         return Learned(cls(), "accuracy", splits, [])
+
+    @classmethod
+    def recognised(cls, foreign: ForeignModel) -> Recognised | None:
+        """A model whose vector of a row comes to its last layer in one of two ways."""
+        if foreign.architecture != CHOOSER:
+            return None
+        said = {key: foreign.values.get(key, usual) for key, usual in SUMMARIES["two"].items()}
+        layers = next((layers for layers, summary in SUMMARIES.items() if summary == said), None)
+        if layers is None:
+            known = " or ".join(map(str, SUMMARIES.values()))
+            raise InputError(f"{foreign.where}: {said} cannot be read, expected {known}. {LEAVE_HEAD}")
+        family = cls(head_layers=layers)
+        for name in family.tensor_names():
+            foreign.tensor(name)
+        return Recognised(family, "accuracy")
 
     def rows(
         self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, *, max_length: int
@@ -184,7 +208,7 @@ class MultipleChoice(PooledFamily[ChoiceExample]):
 
     def head(self, config: EncoderConfig) -> nn.Module:
         """One logit for each row."""
-        return RegressionHead(config, self.head_pooling)
+        return RegressionHead(config, self.head_pooling, self.head_layers)
 
     def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         """Cross-entropy over the choices of each question, which may have different numbers of them."""
@@ -264,18 +288,26 @@ class MultipleChoice(PooledFamily[ChoiceExample]):
         """It has one layer on [CLS], too, if it is told to leave out the one before."""
         return self.pooling_obstacle(config, CHOOSER)
 
+    def tensor_names(self) -> dict[str, str]:
+        """What transformers calls the weights of the head, and what we do."""
+        modules = {"classifier": "output"}
+        if self.head_layers == "two":
+            modules["sequence_summary.summary"] = "dense"
+        return {
+            f"{theirs}.{kind}": f"{ours}.{kind}"
+            for theirs, ours in modules.items()
+            for kind in ("weight", "bias")
+        }
+
     def to_transformers(self, head: nn.Module) -> TransformersHead:
-        """The same layer; the state of [CLS] comes to it as it is."""
+        """The same layers; with one, the state of [CLS] comes to it as it is."""
         state = head.state_dict()
-        return TransformersHead(
-            CHOOSER,
-            {"summary_type": "first", "summary_use_proj": False, "summary_activation": "linear"},
-            {f"classifier.{kind}": state[f"output.{kind}"] for kind in ("weight", "bias")},
-        )
+        tensors = {theirs: state[ours] for theirs, ours in self.tensor_names().items()}
+        return TransformersHead(CHOOSER, dict(SUMMARIES[self.head_layers]), tensors)
 
     def from_transformers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same layer."""
-        return {f"output.{kind}": tensors[f"classifier.{kind}"] for kind in ("weight", "bias")}
+        """The same layers."""
+        return {ours: tensors[theirs] for theirs, ours in self.tensor_names().items()}
 
     def onnx_outputs(
         self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor

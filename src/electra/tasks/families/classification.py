@@ -2,7 +2,8 @@
 
 transformers' class for sequences has a layer more than the original: gelu(dense(x)) and then another dense.
 It holds ours exactly all the same, since gelu(x) - gelu(-x) = x: the first layer gives each logit and its
-negative, the second adds them up. That takes two numbers of the hidden state for each label.
+negative, the second adds them up. That takes two numbers of the hidden state for each label. A model that was
+fine-tuned there keeps its two layers (`head_layers`).
 
 B rows, L positions, C classes, N examples, D numbers in a hidden state.
 """
@@ -10,7 +11,7 @@ B rows, L positions, C classes, N examples, D numbers in a hidden state.
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NotRequired, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, Self, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -18,20 +19,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from electra.errors import InputError
-from electra.model.heads import ClassificationHead, RegressionHead
+from electra.model.heads import ClassificationHead, HeadLayers, RegressionHead
 from electra.model.sizes import EncoderConfig
 from electra.show import did_you_mean
 from electra.tasks.data.columns import Cells, ClassCount, Classes, OwnTaskConfig, RowReader, quoted
 from electra.tasks.families import scores
 from electra.tasks.families.family import (
+    LEAVE_HEAD,
     Ability,
     Card,
+    Family,
+    ForeignModel,
     HeadPooling,
     Learned,
     Mistake,
     PooledFamily,
     Prediction,
     Predictor,
+    Recognised,
     Score,
     Splits,
     TaskBatch,
@@ -50,6 +55,9 @@ from electra.text.spans import check_pairs
 from electra.text.tokenizer import Tokenizer
 
 CLASSIFIER = "ElectraForSequenceClassification"
+Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
+"""What transformers calls the three kinds, in the key `problem_type`."""
+CLASS_METRICS = ("accuracy", "macro_f1", "mcc")
 THRESHOLD = 0.5
 """Of several labels, those with at least this probability are predicted."""
 
@@ -218,19 +226,45 @@ class TextFamily(PooledFamily[TextExample]):
         """It judges by [CLS], and two numbers of the hidden state are needed for each label."""
         if obstacle := self.pooling_obstacle(config, CLASSIFIER):
             return obstacle
-        if 2 * len(self.labels()) <= config.hidden_size:
+        if self.head_layers == "two" or 2 * len(self.labels()) <= config.hidden_size:
             return None
         return (
             f"{CLASSIFIER} can hold at most {config.hidden_size // 2} labels at this "
             f"hidden_size of {config.hidden_size}, and there are {len(self.labels())}"
         )
 
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """What 0 and 1 of the head stand for in the data."""
+        return 0.0, 1.0
+
     def from_transformers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The first half of its first layer."""
+        """The first half of its first layer, or both layers as they are."""
+        low, high = self.value_range
+        if self.head_layers == "two":
+            weight, bias = (tensors[f"classifier.out_proj.{kind}"] for kind in ("weight", "bias"))
+            return {
+                **{f"dense.{kind}": tensors[f"classifier.dense.{kind}"] for kind in ("weight", "bias")},
+                "output.weight": weight / (high - low),
+                "output.bias": (bias - low) / (high - low),
+            }
         num_classes = len(tensors["classifier.out_proj.bias"])
-        return {
+        state = {
             f"output.{kind}": tensors[f"classifier.dense.{kind}"][:num_classes] for kind in ("weight", "bias")
         }
+        # Trained further by transformers, its two layers need no longer be our one.
+        for name, tensor in two_layers(state, low=low, high=high).items():
+            if not torch.equal(tensor, tensors[name]):
+                raise InputError(
+                    f"{name} is not as we write it, so the head is not our one layer any more. Without the "
+                    "key 'electra_task' in its config.json it is read as transformers has it"
+                )
+        return state
+
+    def transformers_head(self, head: nn.Module, config: dict[str, Any]) -> TransformersHead:
+        """The head in transformers' class for sequences, with these keys of its config."""
+        low, high = self.value_range
+        return TransformersHead(CLASSIFIER, config, two_layers(head.state_dict(), low=low, high=high))
 
     def onnx_outputs(
         self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
@@ -252,10 +286,17 @@ class TextFamily(PooledFamily[TextExample]):
 class ClassFamily(TextFamily):
     """What is common to those that know classes by name."""
 
-    def __init__(self, labels: Sequence[str], head_pooling: HeadPooling = "cls") -> None:
-        super().__init__(head_pooling)
+    fewest_labels: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        head_pooling: HeadPooling = "cls",
+        head_layers: HeadLayers = "one",
+    ) -> None:
+        super().__init__(head_pooling, head_layers)
         assert len(set(labels)) == len(labels), f"a label is named twice in {labels}"
-        if len(labels) < 2:
+        if len(labels) < self.fewest_labels:
             raise InputError(f"the labels are {list(labels)}: expected at least two to choose from")
         self._labels = tuple(labels)
 
@@ -264,8 +305,8 @@ class ClassFamily(TextFamily):
         return self._labels
 
     def head(self, config: EncoderConfig) -> nn.Module:
-        """Dropout and one layer."""
-        return ClassificationHead(config, len(self._labels), self.head_pooling)
+        """Dropout and one layer, or two."""
+        return ClassificationHead(config, len(self._labels), self.head_pooling, self.head_layers)
 
     def label_counts(self, examples: Sequence[TextExample]) -> Counter[str]:
         """Of every class, also of those without an example."""
@@ -295,6 +336,7 @@ class Classification(ClassFamily):
         labels: Sequence[str],
         metrics: Sequence[str] = ("accuracy",),
         head_pooling: HeadPooling = "cls",
+        head_layers: HeadLayers = "one",
     ) -> None:
         known = (*scores.CLASS_SCORES, "auc")
         for metric in metrics:
@@ -304,17 +346,35 @@ class Classification(ClassFamily):
                 raise InputError(
                     f"{metric} is of two classes, and there are {len(labels)}: use macro_f1 in its place"
                 )
-        super().__init__(labels, head_pooling)
+        super().__init__(labels, head_pooling, head_layers)
         self.metrics = tuple(metrics)
 
     def settings(self) -> dict[str, Any]:
-        """Labels, scores and what the head reads."""
-        return {"labels": self._labels, "metrics": self.metrics, "head_pooling": self.head_pooling}
+        """Labels, scores and the head."""
+        return {
+            "labels": self._labels,
+            "metrics": self.metrics,
+            "head_pooling": self.head_pooling,
+            "head_layers": self.head_layers,
+        }
 
     @classmethod
     def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
         """With the classes that were found."""
-        return Learned(cls(labels, ("accuracy", "macro_f1", "mcc")), "accuracy", splits, [])
+        return Learned(cls(labels, CLASS_METRICS), "accuracy", splits, [])
+
+    @classmethod
+    def recognised(cls, foreign: ForeignModel) -> Recognised | None:
+        """A model of one class, with the labels that its config names."""
+        labels = foreign_labels(foreign, "single_label_classification")
+        if labels is None:
+            return None
+        if len(labels) < cls.fewest_labels:
+            raise InputError(
+                f"{foreign.where}: problem_type is single_label_classification with one label, expected two "
+                f"or more, or another problem_type. {LEAVE_HEAD}"
+            )
+        return Recognised(cls(labels, CLASS_METRICS, head_layers="two"), "accuracy")
 
     def targets(self, example: TextExample) -> dict[str, Any]:
         """The number of the class."""
@@ -386,7 +446,7 @@ class Classification(ClassFamily):
     def to_transformers(self, head: nn.Module) -> TransformersHead:
         """As two layers."""
         names = {"problem_type": "single_label_classification", **label_names(self._labels)}
-        return sequence_classification(head, names)
+        return self.transformers_head(head, names)
 
 
 class MultiLabel(ClassFamily):
@@ -394,6 +454,8 @@ class MultiLabel(ClassFamily):
 
     name: ClassVar[str] = "multi_label"
     kind: ClassVar[str] = "multi_label"
+    # One that is there or not.
+    fewest_labels: ClassVar[int] = 1
     reader = MultiLabelReader
     no_text: ClassVar[Prediction] = {"labels": [], "probabilities": {}}
     card: ClassVar[Card] = Card(
@@ -404,13 +466,23 @@ class MultiLabel(ClassFamily):
     )
 
     def settings(self) -> dict[str, Any]:
-        """The labels, and what the head reads."""
-        return {"labels": self._labels, "head_pooling": self.head_pooling}
+        """The labels, and the head."""
+        return {
+            "labels": self._labels,
+            "head_pooling": self.head_pooling,
+            "head_layers": self.head_layers,
+        }
 
     @classmethod
     def learn_table(cls, config: OwnTaskConfig, labels: Sequence[str], splits: Splits) -> Learned:
         """With the classes that were found."""
         return Learned(cls(labels), "micro_f1", splits, [])
+
+    @classmethod
+    def recognised(cls, foreign: ForeignModel) -> Recognised | None:
+        """A model of several labels, by the names in its config."""
+        labels = foreign_labels(foreign, "multi_label_classification")
+        return None if labels is None else Recognised(cls(labels, head_layers="two"), "micro_f1")
 
     def targets(self, example: TextExample) -> dict[str, Any]:
         """0 or 1 for each label."""
@@ -473,7 +545,7 @@ class MultiLabel(ClassFamily):
     def to_transformers(self, head: nn.Module) -> TransformersHead:
         """As two layers."""
         names = {"problem_type": "multi_label_classification", **label_names(self._labels)}
-        return sequence_classification(head, names)
+        return self.transformers_head(head, names)
 
 
 class Regression(TextFamily):
@@ -500,8 +572,10 @@ class Regression(TextFamily):
         high: float = 1.0,
         metrics: Sequence[str] = ("pearson", "spearman"),
         head_pooling: HeadPooling = "cls",
+        head_layers: HeadLayers = "one",
+        value_name: str = "value",
     ) -> None:
-        super().__init__(head_pooling)
+        super().__init__(head_pooling, head_layers)
         if not (np.isfinite(low) and np.isfinite(high) and low < high):
             raise InputError(f"values from {low} to {high}: expected a range of finite numbers")
         for metric in metrics:
@@ -510,18 +584,22 @@ class Regression(TextFamily):
                 raise InputError(f"score {metric!r} is unknown, expected one of {known}")
         self.low, self.high = low, high
         self.metrics = tuple(metrics)
+        # What transformers calls it, for which a value is the only one of its labels.
+        self.value_name = value_name
 
     def labels(self) -> tuple[str, ...]:
         """There are none."""
         return ()
 
     def settings(self) -> dict[str, Any]:
-        """Range, scores and what the head reads."""
+        """Range, scores, the head and the name of the value."""
         return {
             "low": self.low,
             "high": self.high,
             "metrics": self.metrics,
             "head_pooling": self.head_pooling,
+            "head_layers": self.head_layers,
+            "value_name": self.value_name,
         }
 
     @classmethod
@@ -534,14 +612,48 @@ class Regression(TextFamily):
             )
         return Learned(cls(low=min(values), high=max(values)), "pearson", splits, value_notes(values))
 
+    @classmethod
+    def recognised(cls, foreign: ForeignModel) -> Recognised | None:
+        """A model of one value, as it comes out of the head: no range of it is known."""
+        labels = foreign_labels(foreign, "regression")
+        if labels is None:
+            return None
+        if len(labels) > 1:
+            raise InputError(
+                f"{foreign.where}: problem_type is regression with {len(labels)} values, and of such models "
+                f"those of one value can be read. {LEAVE_HEAD}"
+            )
+        return Recognised(cls(head_layers="two", value_name=labels[0]), "pearson")
+
+    def continued(self, before: Family[Any]) -> Self:
+        """With the name of the value, too."""
+        family = super().continued(before)
+        if not isinstance(before, Regression):
+            return family
+        return type(self)(**{**family.settings(), "value_name": before.value_name})
+
+    def kept_head(self, state: Mapping[str, Tensor], before: Family[Any]) -> Mapping[str, Tensor] | None:
+        """The same values in another range."""
+        kept = super().kept_head(state, before)
+        if kept is None:
+            return None
+        assert isinstance(before, Regression)
+        scale = (before.high - before.low) / (self.high - self.low)
+        shift = (before.low - self.low) / (self.high - self.low)
+        return {
+            **kept,
+            "output.weight": kept["output.weight"] * scale,
+            "output.bias": kept["output.bias"] * scale + shift,
+        }
+
     def targets(self, example: TextExample) -> dict[str, Any]:
         """The value's place in the range."""
         assert isinstance(example.label, int | float)
         return {"value": (example.label - self.low) / (self.high - self.low)}
 
     def head(self, config: EncoderConfig) -> nn.Module:
-        """Dropout and one layer."""
-        return RegressionHead(config, self.head_pooling)
+        """Dropout and one layer, or two."""
+        return RegressionHead(config, self.head_pooling, self.head_layers)
 
     def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         """Squared error."""
@@ -583,8 +695,12 @@ class Regression(TextFamily):
 
     def to_transformers(self, head: nn.Module) -> TransformersHead:
         """As two layers, the second of which leads back to the range."""
-        config = {"problem_type": "regression", "id2label": {"0": "value"}, "label2id": {"value": 0}}
-        return sequence_classification(head, config, scale=self.high - self.low, shift=self.low)
+        return self.transformers_head(head, {"problem_type": "regression", **label_names([self.value_name])})
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """That of the data."""
+        return self.low, self.high
 
     def onnx_outputs(
         self, head: nn.Module, hidden_BLD: Tensor, attention_mask_BL: Tensor
@@ -605,12 +721,29 @@ def texts_of(example: TextExample) -> dict[str, str]:
     return {"text": example.text, **pair}
 
 
-def sequence_classification(
-    head: nn.Module, config: dict[str, Any], *, scale: float = 1.0, shift: float = 0.0
-) -> TransformersHead:
-    """Our one layer as two, see above; then each logit is multiplied by `scale` and moved by `shift`."""
-    state = head.state_dict()
-    weight_CD, bias_C = state["output.weight"], state["output.bias"]
+def foreign_labels(foreign: ForeignModel, problem: Problem) -> tuple[str, ...] | None:
+    """The labels of a model of transformers, if it was fine-tuned for this kind of problem."""
+    if foreign.architecture != CLASSIFIER:
+        return None
+    labels = foreign.labels(len(foreign.tensor("classifier.out_proj.weight")))
+    # As there: one number is a value, unless the config says otherwise.
+    guess = "regression" if len(labels) == 1 else "single_label_classification"
+    found = foreign.values.get("problem_type") or guess
+    if found not in get_args(Problem):
+        known = ", ".join(get_args(Problem))
+        raise InputError(f"{foreign.where}: problem_type is {found!r}, expected one of {known}. {LEAVE_HEAD}")
+    return labels if found == problem else None
+
+
+def two_layers(state: Mapping[str, Tensor], *, low: float, high: float) -> dict[str, Tensor]:
+    """A head by the names of transformers, one layer as two, see above; 0 and 1 become `low` and `high`."""
+    weight_CD, bias_C, scale = state["output.weight"], state["output.bias"], high - low
+    if "dense.weight" in state:
+        return {
+            **{f"classifier.dense.{kind}": state[f"dense.{kind}"] for kind in ("weight", "bias")},
+            "classifier.out_proj.weight": weight_CD * scale,
+            "classifier.out_proj.bias": bias_C * scale + low,
+        }
     num_classes, hidden_size = weight_CD.shape
     dense_DD = weight_CD.new_zeros(hidden_size, hidden_size)
     dense_DD[: 2 * num_classes] = torch.cat([weight_CD, -weight_CD])
@@ -619,10 +752,9 @@ def sequence_classification(
     output_CD = weight_CD.new_zeros(num_classes, hidden_size)
     each = scale * torch.eye(num_classes)
     output_CD[:, : 2 * num_classes] = torch.cat([each, -each], dim=1)
-    tensors = {
+    return {
         "classifier.dense.weight": dense_DD,
         "classifier.dense.bias": bias_D,
         "classifier.out_proj.weight": output_CD,
-        "classifier.out_proj.bias": torch.full_like(bias_C, shift),
+        "classifier.out_proj.bias": torch.full_like(bias_C, low),
     }
-    return TransformersHead(CLASSIFIER, config, tensors)

@@ -11,6 +11,8 @@ one line in `table.py`. What the rest of the package asks of a family, in this o
     files       table_row, submission_value, write_official
     API         ability, answer                       a method of `electra.load`, a path of the server
     export      to_transformers, from_transformers, write_beside, onnx_outputs, card
+    import      recognised                            a model that transformers fine-tuned -> the family
+    going on    continued, kept_head                  training from a model that was fine-tuned before
 
 Only training, prediction and scores have to be written; the rest has defaults that leave the feature out and
 say so. B rows, L positions, U units, D numbers in a hidden state.
@@ -33,7 +35,7 @@ from torch import Tensor, nn
 
 from electra.errors import InputError
 from electra.model.encoder import Positions
-from electra.model.heads import Pooling
+from electra.model.heads import HeadLayers, Pooling
 from electra.model.sizes import EncoderConfig
 from electra.text.spans import Ids
 from electra.text.tokenizer import Tokenizer
@@ -194,6 +196,52 @@ class TransformersHead(NamedTuple):
     config: dict[str, Any]
     """Keys of config.json that belong to it."""
     tensors: dict[str, Tensor]
+
+
+LEAVE_HEAD = "`electra import --from transformers DIR --part encoder --out OUT` reads the encoder alone"
+"""The way out where a head cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignModel:
+    """A model that was fine-tuned with transformers, as a family sees it."""
+
+    where: str
+    """Its config.json, for error messages."""
+    architecture: str
+    """Its class there."""
+    values: Mapping[str, Any]
+    """The content of its config.json."""
+    tensors: Mapping[str, Tensor]
+
+    def tensor(self, name: str) -> Tensor:
+        """A weight of the head."""
+        if name not in self.tensors:
+            raise InputError(
+                f"{self.where}: it is an {self.architecture}, but its weights lack {name}. {LEAVE_HEAD}"
+            )
+        return self.tensors[name]
+
+    def labels(self, count: int) -> tuple[str, ...]:
+        """The names of as many labels as the head has, in the order of its logits."""
+        given = self.values.get("id2label") or {str(number): f"LABEL_{number}" for number in range(count)}
+        named = given if isinstance(given, dict) else {}
+        labels = tuple(str(named[str(number)]) for number in range(count) if str(number) in named)
+        if not len(named) == len(labels) == count:
+            raise InputError(
+                f"{self.where}: id2label is {given}, but the head has {count} outputs: expected a name for "
+                f"each, by its number from 0 on. {LEAVE_HEAD}"
+            )
+        if len(set(labels)) < count:
+            raise InputError(f"{self.where}: id2label is {given}: give each label a name of its own")
+        return labels
+
+
+class Recognised(NamedTuple):
+    """What a model of transformers was fine-tuned for."""
+
+    family: "Family[Any]"
+    main_score: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,6 +437,25 @@ class Family(ABC, Generic[ExampleT]):
         """The state of our head, out of the tensors that `to_transformers` made of it."""
         raise NotImplementedError
 
+    @classmethod
+    def recognised(cls, foreign: ForeignModel) -> Recognised | None:
+        """The family of a model of transformers if it is one of this, else None.
+
+        Its weights are then those that `from_transformers` reads. A head that is of this family and cannot be
+        read is an error that names `LEAVE_HEAD`.
+        """
+        return None
+
+    # Training of a model that was fine-tuned before.
+
+    def continued(self, before: "Family[Any]") -> Self:
+        """The same family with a head of the form that a model of another one has, if that can be kept."""
+        return self
+
+    def kept_head(self, state: Mapping[str, Tensor], before: "Family[Any]") -> Mapping[str, Tensor] | None:
+        """The weights of a head of another family, as this one has them; None if they mean something else."""
+        return state if (self.name, self.labels()) == (before.name, before.labels()) else None
+
     def write_beside(self, folder: Path, *, max_length: int) -> None:
         """Add what other libraries want to find in a folder of transformers."""
 
@@ -406,16 +473,45 @@ HeadPooling = Literal["cls", "mean"]
 class PooledFamily(Family[ExampleT]):
     """What is common to those whose head judges a whole row by one vector."""
 
-    def __init__(self, head_pooling: HeadPooling = "cls") -> None:
-        # The paper's, which is also that of every model whose settings do not name one.
+    def __init__(self, head_pooling: HeadPooling = "cls", head_layers: HeadLayers = "one") -> None:
+        # The paper's, which are also those of every model whose settings do not name any.
         if head_pooling not in get_args(HeadPooling):
             known = " or ".join(get_args(HeadPooling))
             raise InputError(f"head_pooling is {head_pooling!r}, expected {known}")
+        if head_layers not in get_args(HeadLayers):
+            known = " or ".join(get_args(HeadLayers))
+            raise InputError(f"head_layers is {head_layers!r}, expected {known}")
         self.head_pooling = head_pooling
+        self.head_layers = head_layers
 
     def pooled_by(self, pooling: HeadPooling) -> Self:
         """The same family with a head that judges a row by another vector."""
         return type(self)(**{**self.settings(), "head_pooling": pooling})
+
+    def continued(self, before: Family[Any]) -> Self:
+        """With as many layers in the head, if it judges by the same vector and knows the same labels."""
+        if not self._is_like(before):
+            return self
+        assert isinstance(before, PooledFamily)
+        return type(self)(**{**self.settings(), "head_layers": before.head_layers})
+
+    def kept_head(self, state: Mapping[str, Tensor], before: Family[Any]) -> Mapping[str, Tensor] | None:
+        """The same weights, with the labels in the order of this family."""
+        if not self._is_like(before):
+            return None
+        known = before.labels()
+        order = [known.index(label) for label in self.labels()]
+        if not order:
+            return state
+        return {name: one[order] if name.startswith("output.") else one for name, one in state.items()}
+
+    def _is_like(self, before: Family[Any]) -> bool:
+        """Whether a head of the other one says the same, in whatever order."""
+        return (
+            isinstance(before, PooledFamily)
+            and (self.name, self.head_pooling) == (before.name, before.head_pooling)
+            and sorted(self.labels()) == sorted(before.labels())
+        )
 
     @property
     def positions(self) -> Positions:

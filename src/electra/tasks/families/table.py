@@ -7,7 +7,7 @@ from electra.errors import InputError
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.choice import MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
-from electra.tasks.families.family import Ability, Family
+from electra.tasks.families.family import Ability, Family, ForeignModel, Recognised
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
 
@@ -39,6 +39,11 @@ def build_family(facts: Mapping[str, Any], *, where: str) -> Family[Any]:
         name: tuple(value) if isinstance(value, list) else value for name, value in facts["settings"].items()
     }
     return FAMILIES[facts["family"]](**settings)
+
+
+def recognise(foreign: ForeignModel) -> Recognised | None:
+    """What a model of transformers was fine-tuned for; None if no family knows its class."""
+    return next(filter(None, (family.recognised(foreign) for family in FAMILIES.values())), None)
 
 
 def family_of_kind(kind: str, *, where: str = "--own.") -> type[Family[Any]]:

@@ -16,7 +16,8 @@ bioes    starts a chunk of two words    stands between its ends        ends such
          or more                                                       single word
 
 A chunk is right if its first word, its last word and its type are. Tags of a model that keeps to no scheme
-are read as conlleval does.
+are read as conlleval does. A model that was fine-tuned with transformers keeps the tags it knows (`marking`),
+in whatever scheme they are.
 
 B rows, L positions, P words of a row, T tags, D numbers in a hidden state.
 """
@@ -24,7 +25,7 @@ B rows, L positions, P words of a row, T tags, D numbers in a hidden state.
 import dataclasses
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -46,10 +47,12 @@ from electra.tasks.families.family import (
     Card,
     Example,
     Family,
+    ForeignModel,
     Learned,
     Mistake,
     Prediction,
     Predictor,
+    Recognised,
     Score,
     Splits,
     TaskBatch,
@@ -206,6 +209,12 @@ def _ratio(part: int, whole: int, undefined: str) -> Score:
 TagKind = Literal["entities", "tokens"]
 """Whether tags mark chunks of words, scored as a whole, or each stands for itself."""
 
+TAGGER = "ElectraForTokenClassification"
+STAND_INS = {"S": ("B", "I"), "E": ("I",), "B": ("I",), "I": ("B",)}
+"""Prefix -> those whose tag is nearest to it in a scheme that does not have it."""
+STAND_IN_LOGIT = -5.0
+"""Added to the logits of a tag that begins as another one, so that at first the other one is predicted."""
+
 UNLEARNED = -100
 """The target of a word that no loss is computed for: its tag is not among those of the model."""
 
@@ -323,12 +332,16 @@ class Tagging(Family[TaggingExample]):
     tags: tuple[str, ...]
     """In the order of the head's logits; BIOES if the scheme is entities. `learn` finds them in examples."""
     scheme: TagKind
+    marking: Scheme = "bioes"
+    """The scheme of tags that mark chunks, as the head knows them."""
 
     def __post_init__(self) -> None:
         assert self.scheme in get_args(TagKind), self.scheme
+        assert self.marking in get_args(Scheme), self.marking
         assert len(set(self.tags)) == len(self.tags) > 0, self.tags
         if self.scheme == "entities":
             assert all(map(marks_chunks, self.tags)), self.tags
+        if self.scheme == "entities" and self.marking == "bioes":
             # Every chunk of two words or more has an end: without it, these are tags of another scheme.
             unended = [
                 tag for tag in self.tags if tag[0] in "BI" and f"E-{split_tag(tag)[1]}" not in self.tags
@@ -346,7 +359,7 @@ class Tagging(Family[TaggingExample]):
         return self.tags
 
     def settings(self) -> dict[str, Any]:
-        """Both fields."""
+        """All fields."""
         return dataclasses.asdict(self)
 
     def can_judge(self, other: Family[Any]) -> bool:
@@ -358,6 +371,32 @@ class Tagging(Family[TaggingExample]):
         """With the tags of the training sentences, read in whatever scheme they are."""
         family, read, notes = understand_tags(splits)
         return Learned(family, "f1" if family.scheme == "entities" else "accuracy", read, notes)
+
+    @classmethod
+    def recognised(cls, foreign: ForeignModel) -> Recognised | None:
+        """A model of tags, in the scheme that their names show."""
+        if foreign.architecture != TAGGER:
+            return None
+        tags = foreign.labels(len(foreign.tensor("classifier.weight")))
+        if not all(map(marks_chunks, tags)) or set(tags) == {OUTSIDE}:
+            return Recognised(cls(tags, "tokens"), "accuracy")
+        return Recognised(cls(tags, "entities", marking_of(tags)), "f1")
+
+    def kept_head(self, state: Mapping[str, Tensor], before: Family[Any]) -> Mapping[str, Tensor] | None:
+        """The rows of the same tags; where chunks are marked in another scheme, of the nearest ones."""
+        if not isinstance(before, Tagging) or self.scheme != before.scheme:
+            return None
+        if self.scheme == "tokens" and set(self.tags) != set(before.tags):
+            return None
+        sources = [stand_in(tag, before.tags) for tag in self.tags]
+        if None in sources:
+            return None
+        rows = [before.tags.index(source) for source in sources if source is not None]
+        is_other = [
+            source != tag and source in self.tags for tag, source in zip(self.tags, sources, strict=True)
+        ]
+        kept = {name: tensor[rows] for name, tensor in state.items()}
+        return {**kept, "output.bias": kept["output.bias"] + STAND_IN_LOGIT * torch.tensor(is_other)}
 
     def adapted(self, examples: Sequence[TaggingExample]) -> list[TaggingExample]:
         """Tags that mark chunks in IOB2, whatever scheme they are in."""
@@ -507,7 +546,7 @@ class Tagging(Family[TaggingExample]):
         """The same layer."""
         state = head.state_dict()
         tensors = {f"classifier.{kind}": state[f"output.{kind}"] for kind in ("weight", "bias")}
-        return TransformersHead("ElectraForTokenClassification", label_names(self.tags), tensors)
+        return TransformersHead(TAGGER, label_names(self.tags), tensors)
 
     def from_transformers(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same layer."""
@@ -531,7 +570,8 @@ class Tagging(Family[TaggingExample]):
 
     def _targets(self, tags: Sequence[str]) -> NDArray[np.int64]:
         known = {tag: number for number, tag in enumerate(self.tags)}
-        return np.array([known.get(tag, UNLEARNED) for tag in internal_tags(tags, self.scheme)], np.int64)
+        written = internal_tags(tags, self.scheme, self.marking)
+        return np.array([known.get(tag, UNLEARNED) for tag in written], np.int64)
 
     def _logits(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         positions = [torch.from_numpy(row.origin.positions) for row in batch.rows]
@@ -545,9 +585,28 @@ class Tagging(Family[TaggingExample]):
         return {"tags": shown, "confidences": [confidence for _, confidence in words]}
 
 
-def internal_tags(tags: Sequence[str], scheme: TagKind) -> Sequence[str]:
+def internal_tags(tags: Sequence[str], scheme: TagKind, marking: Scheme = "bioes") -> Sequence[str]:
     """The tags of a sentence as the head knows them."""
-    return convert(tags, scheme="bioes") if scheme == "entities" else tags
+    return convert(tags, scheme=marking) if scheme == "entities" else tags
+
+
+def marking_of(tags: Sequence[str]) -> Scheme:
+    """The scheme of the tags that a model knows: BIOES if all types have an end, IOB2 if a beginning."""
+    types: defaultdict[str, set[str]] = defaultdict(set)
+    for prefix, chunk_type in map(split_tag, tags):
+        if chunk_type:
+            types[chunk_type].add(prefix)
+    if any("E" in prefixes or "S" in prefixes for prefixes in types.values()):
+        ended = all("E" in prefixes or prefixes == {"S"} for prefixes in types.values())
+        return "bioes" if ended else "iob2"
+    return "iob2" if all("B" in prefixes for prefixes in types.values()) else "iob1"
+
+
+def stand_in(tag: str, known: Sequence[str]) -> str | None:
+    """The tag itself, or the nearest one that a model knows; None if there is none."""
+    prefix, chunk_type = split_tag(tag)
+    candidates = [tag, *(f"{other}-{chunk_type}" for other in STAND_INS.get(prefix, ()) if chunk_type)]
+    return next((candidate for candidate in candidates if candidate in known), None)
 
 
 def make_row(
@@ -696,7 +755,7 @@ def _unseen(name: str, examples: Sequence[TaggingExample], family: Tagging) -> l
     """Tags that cannot be predicted since they were not there to be learned."""
     found: dict[str, list[str]] = {}
     for example in examples:
-        for index, tag in enumerate(internal_tags(example.tags or (), family.scheme)):
+        for index, tag in enumerate(internal_tags(example.tags or (), family.scheme, family.marking)):
             if tag not in family.tags:
                 found.setdefault(tag, []).append(example.where_is(index))
     places = [f"{tag} ({len(where):,}, the first at {where[0]})" for tag, where in found.items()]
