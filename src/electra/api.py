@@ -244,7 +244,12 @@ class ExportedModel(Folder):
 
 
 def load(
-    path: PathLike, *, device: str = "cpu", engine: "Engine" = "torch", max_length: int | None = None
+    path: PathLike,
+    *,
+    device: str = "cpu",
+    engine: "Engine" = "torch",
+    max_length: int | None = None,
+    precision: "PrecisionName" = "auto",
 ) -> "Model":
     """Load the model in a folder: a run, a fine-tuned or exported model, or a transformers folder.
 
@@ -252,11 +257,15 @@ def load(
         model.detect(["The chef ate the meal."])
 
     `device` is cpu, cuda, cuda:1, mps or auto. `engine` is onnx for what `electra.export(to="onnx")` made.
-    `max_length`: tokens to read at once; default: as many as in training.
+    `max_length`: tokens to read at once; default: as many as in training. `precision` of matrix products is
+    fp32, bf16, on CUDA fp16, or auto: the fastest in which the model says the same as in fp32. Which one that
+    is says `model.precision`, and why `model.precision_reason`.
     """
     from electra.prediction.load import load as load_model
 
-    return load_model(os.fspath(path), device=device, engine=engine, max_length=max_length)
+    return load_model(
+        os.fspath(path), device=device, engine=engine, max_length=max_length, precision=precision
+    )
 
 
 def prepare(
@@ -518,6 +527,7 @@ def score(
     out: PathLike | None = None,
     engine: "Engine | None" = None,
     device: str | None = None,
+    precision: "PrecisionName | None" = None,
 ) -> Scores:
     """Score how acceptable texts look to a pre-trained model, as `electra score` does.
 

@@ -88,6 +88,19 @@ def test_your_own_file_by_the_labels_of_the_model(model, tmp_path, capsys):
     assert content["splits"]["dev"]["scores"]["accuracy"]["values"] == [pytest.approx(accuracy)]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_precision_is_shown_before_the_scores(model, data, capsys, precision):
+    words = ["--model", str(model), "--data", str(data), "--precision", precision]
+    assert cli.main(["evaluate", *words]) == cli.OK
+    assert re.search(rf"precision +{precision} \(as asked for\)", capsys.readouterr().out)
+
+
+def test_a_precision_that_the_device_lacks_is_refused(model, data, capsys):
+    words = ["--model", str(model), "--data", str(data), "--precision", "fp16", "--device", "cpu"]
+    assert cli.main(["evaluate", *words]) == cli.BAD_INPUT
+    assert "precision is fp16" in capsys.readouterr().err
+
+
 def test_a_quick_look_is_marked(model, data, capsys):
     evaluate(model, "--data", data, "--limit_eval", 6)
     assert re.search(r"dev .*\b6 examples", capsys.readouterr().out)

@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -11,6 +13,7 @@ from electra import cli
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
 from electra.seeds import torch_generator
+from electra.tasks import precision
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.tagging import Tagging
@@ -167,3 +170,84 @@ def test_bad_input_is_refused_by_name(
     assert re.search(message, error)
     assert "Traceback" not in error
     assert not list(tmp_path.glob("said*"))
+
+
+@pytest.mark.parametrize("task", ["cola", "stsb", "topics", "conllu"])
+def test_bf16_predicts_too_and_is_announced(models, tmp_path, capsys, task):
+    path = tmp_path / "texts.csv"
+    path.write_text("text,text_pair,tokens\nthe old river,a city,the old\na city,the river,a city\n")
+    columns = ["--own.text", "tokens"] if task == "conllu" else []
+    words = ["--model", str(models / task), "--input", str(path), *columns]
+    for name in ("fp32", "bf16"):
+        out = str(tmp_path / f"{name}.jsonl")
+        assert cli.main(["predict", *words, "--out", out, "--precision", name]) == cli.OK
+        assert f"{task}: computes in {name} (as asked for)" in capsys.readouterr().out
+    said = [(tmp_path / f"{name}.jsonl").read_text() for name in ("fp32", "bf16")]
+    assert len(said[0].splitlines()) == len(said[1].splitlines()) == 2
+    assert said[0] != said[1]
+
+
+@pytest.mark.parametrize(("tolerance", "chosen"), [(0.0, "fp32"), (1.0, "bf16")])
+def test_auto_compares_with_fp32_on_the_first_examples(
+    models, texts, tmp_path, capsys, monkeypatch, tolerance, chosen
+):
+    monkeypatch.setenv("ELECTRA_AUTO_PRECISION", "bf16")
+    monkeypatch.setattr(precision, "TOLERANCE", tolerance)
+    # Without the labels: they may be others even where no probability is far from that of fp32.
+    words = ["--model", str(models / "topics"), "--input", str(texts)]
+    monkeypatch.setattr(MultiLabel, "predictions", probabilities_alone)
+    assert cli.main(["predict", *words, "--out", str(tmp_path / "auto.jsonl")]) == cli.OK
+    shown = capsys.readouterr().out
+    assert f"computes in {chosen} (auto" in shown
+    assert ("says something else: [0].probabilities" in shown) == (chosen == "fp32")
+    predicted = (tmp_path / "auto.jsonl").read_text()
+    assert cli.main(["predict", *words, "--out", str(tmp_path / "as.jsonl"), "--precision", chosen]) == cli.OK
+    assert predicted == (tmp_path / "as.jsonl").read_text()
+
+
+def probabilities_alone(family, examples, rows, outputs):
+    return [{"probabilities": [float(p) for p in output]} for output in outputs]
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "message"),
+    [
+        (["--precision", "fp8"], "", r"precision.*fp8"),
+        (["--precision", "fp16", "--device", "cpu"], "", "fp16.*CUDA"),
+        ([], "int8", "ELECTRA_AUTO_PRECISION is 'int8'"),
+    ],
+)
+def test_a_precision_that_cannot_be_is_refused(
+    models, texts, tmp_path, capsys, monkeypatch, words, variable, message
+):
+    monkeypatch.setenv("ELECTRA_AUTO_PRECISION", variable)
+    command = ["predict", "--model", str(models / "cola"), "--input", str(texts)]
+    assert cli.main([*command, "--out", str(tmp_path / "said.csv"), *words]) == cli.BAD_INPUT
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "said.csv").exists()
+
+
+NEEDLESS = (
+    "matplotlib",
+    "transformers",
+    "fastapi",
+    "uvicorn",
+    "pydantic",
+    "datasets",
+    "pandas",
+    "onnxruntime",
+)
+
+
+@pytest.mark.slow
+def test_predicting_imports_no_more_than_it_needs(models, texts, tmp_path):
+    code = "import sys; from electra import cli; assert cli.main(sys.argv[1:]) == 0; print(*sys.modules)"
+    words = ["predict", "--model", models / "cola", "--input", texts, "--out", tmp_path / "said.csv"]
+    command = [sys.executable, "-c", code, *map(str, words), "--precision", "fp32"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = found.stdout.splitlines()[-1].split()
+    assert "torch" in modules
+    assert not {*NEEDLESS} & {*modules}
+    # Nor what training needs.
+    assert not {"electra.train.engine", "electra.tasks.study", "rich.progress"} & {*modules}
+    assert not {"torch._dynamo", "torch.distributed.fsdp", "sympy"} & {*modules}

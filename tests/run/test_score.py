@@ -16,7 +16,7 @@ GOOD, BAD = "the old river was in a small city", "river the in old a was city sm
 
 
 def score(model, *words, code=cli.OK):
-    assert cli.main(["score", "--model", str(model), *map(str, words)]) == code
+    assert cli.main(["score", "--model", str(model), "--precision", "fp32", *map(str, words)]) == code
 
 
 def rows_of(path, delimiter=","):
@@ -40,8 +40,9 @@ def pairs(tmp_path):
 def test_texts_are_scored_and_shown(run, capsys):
     score(run, "--text", GOOD, BAD)
     shown = capsys.readouterr().out
-    expected = electra.load(run).score([GOOD, BAD])
-    head, *lines = shown.splitlines()
+    expected = electra.load(run, precision="fp32").score([GOOD, BAD])
+    precision, head, *lines = shown.splitlines()
+    assert "fp32" in precision
     assert head.split()[:4] == ["detection", "per", "token", "pseudo_likelihood"]
     for line, answer in zip(lines, expected, strict=True):
         assert line.endswith(answer["text"])
@@ -51,7 +52,7 @@ def test_texts_are_scored_and_shown(run, capsys):
 
 def test_tokens_are_shown_one_below_the_other(run, capsys):
     score(run, "--text", "the river", "--tokens", "show", "--by", "detection")
-    _, text, first, second = capsys.readouterr().out.splitlines()
+    _, _, text, first, second = capsys.readouterr().out.splitlines()
     assert text.split()[-2:] == ["the", "river"]
     assert (first.split()[-1], second.split()[-1]) == ("the", "river")
     both = sum(float(line.split()[0]) for line in (first, second))
@@ -69,7 +70,9 @@ def test_a_file_has_a_text_in_each_line(run, tmp_path, capsys, assert_alike):
     score(run, "--data", path, "--out", out, "--encoding", "latin-1", "--tokens", "show")
     found = lines_of(out)
     assert [row["id"] for row in found] == [1, *range(3, 33)]
-    assert_alike(found[0], {"id": 1, **electra.load(run).score(["the river"], tokens="show")[0]})
+    assert_alike(
+        found[0], {"id": 1, **electra.load(run, precision="fp32").score(["the river"], tokens="show")[0]}
+    )
     assert found[1]["text"] == "music, ä"
     assert "and 11 more" in capsys.readouterr().out
 
@@ -80,7 +83,7 @@ def test_a_table_of_pairs_says_which_text_is_preferred(run, tmp_path, capsys):
     words = ["--data", path, "--text_column", "good", "--pair_column", "bad"]
     score(run, *words, "--out", out)
     first, second = rows_of(out)
-    one, other = electra.load(run).score([GOOD, BAD])
+    one, other = electra.load(run, precision="fp32").score([GOOD, BAD])
     for method in ("detection", "pseudo_likelihood"):
         sums = [answer["scores"][method]["sum"] for answer in (one, other)]
         assert float(first[f"{method}_sum"]) == pytest.approx(sums[0], rel=1e-5)
@@ -107,17 +110,44 @@ def test_minimal_pairs_of_a_run_are_kept_for_its_report(run, pairs, tmp_path, ca
 
 
 def test_python_gives_what_the_command_does(run, pairs, tmp_path, assert_alike):
-    found = electra.score(model=run, text=[GOOD, BAD], by="detection", out=tmp_path / "scores.jsonl")
+    found = electra.score(
+        model=run, text=[GOOD, BAD], by="detection", out=tmp_path / "scores.jsonl", precision="fp32"
+    )
     assert list(found) == lines_of(tmp_path / "scores.jsonl")
     assert (len(found), found[1]["text"], found.path) == (2, BAD, tmp_path / "scores.jsonl")
     assert found.accuracy is None
-    assert_alike(electra.score(model=run, text=GOOD, by="detection").rows, found.rows[:1])
+    assert_alike(electra.score(model=run, text=GOOD, by="detection", precision="fp32").rows, found.rows[:1])
     of_pairs = electra.score(model=run, task="minimal_pairs", data=pairs, by="detection", limit=1)
     assert [row["phenomenon"] for row in of_pairs] == ["case", "order"]
     assert of_pairs.accuracy == of_pairs.accuracies["detection"]
     assert of_pairs.accuracy == sum(row["accuracy"]["detection"] for row in of_pairs) / 2
     with pytest.raises(InputError, match="by: expected"):
         electra.score(model=run, text=GOOD, by="luck")
+
+
+@pytest.mark.parametrize("words", [["--text", GOOD], ["--task", "minimal_pairs"]])
+def test_bf16_scores_too_and_is_announced(run, pairs, tmp_path, capsys, words):
+    words = [*words, *(["--data", str(pairs)] if "--task" in words else [])]
+    assert cli.main(["score", "--model", str(run), *words, "--precision", "bf16"]) == cli.OK
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.strip() == "computes in bf16 (as asked for)"
+    assert rest
+
+
+@pytest.mark.parametrize(("words", "message"), [(["fp8"], "fp8"), (["fp16", "--device", "cpu"], "CUDA")])
+def test_a_precision_that_cannot_be_is_refused(run, capsys, words, message):
+    command = ["score", "--model", str(run), "--text", GOOD, "--precision"]
+    assert cli.main([*command, *words]) == cli.BAD_INPUT
+    assert message in capsys.readouterr().err
+
+
+def test_a_graph_has_a_precision_of_its_own(run, export_once, capsys):
+    folder, _ = export_once(run)
+    words = ["--model", str(folder), "--engine", "onnx", "--text", GOOD, "--by", "detection"]
+    assert cli.main(["score", *words]) == cli.OK
+    assert "computes in fp32 (that of the graph)" in capsys.readouterr().out
+    assert cli.main(["score", *words, "--precision", "bf16"]) == cli.BAD_INPUT
+    assert "ONNX" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -69,11 +69,27 @@ def test_one_line_says_where_and_what(whole, served, capsys):
     main(["--model", str(whole), "--port", "0", "--queue_size", "3"])
     printed = capsys.readouterr()
     (line,) = printed.out.splitlines()
-    assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d+  can embed, detect, fill, corrupt.*", line)
+    assert re.fullmatch(
+        r"http://127\.0\.0\.1:[1-9]\d+  can embed, detect, fill, corrupt.* in (fp32|bf16) .*", line
+    )
     assert printed.err == ""
     ((server, sockets),) = served
     assert server.config.timeout_graceful_shutdown == 30
     assert len(sockets) == 1
+
+
+def test_the_precision_is_the_models_and_shown(whole, served, capsys):
+    main(["--model", str(whole), "--port", "0", "--precision", "bf16"])
+    assert " in bf16 (as asked for)" in capsys.readouterr().out
+    ((server, _),) = served
+    model = server.config.app.state.service.model
+    assert (model.precision, model.discriminator.reader.precision) == ("bf16", "bf16")
+
+
+def test_a_precision_of_another_engine_is_refused(run, export_once):
+    folder, _ = export_once(run)
+    with pytest.raises(InputError, match=r"precision is bf16.*ONNX"):
+        main(["--model", str(folder), "--port", "0", "--engine", "onnx", "--precision", "bf16"])
 
 
 def test_others_are_let_in_with_a_warning(whole, served, capsys):
@@ -106,6 +122,7 @@ def test_a_port_that_is_taken_is_an_input_error(whole):
         (["--model", "m", "--host", "no such host"], "no such host"),
         (["--model", "m", "--api_key_file", "nowhere"], "api_key_file"),
         (["--model", "m", "--engine", "abacus"], "engine"),
+        (["--model", "m", "--precision", "fp8"], r"precision.*fp8"),
     ],
 )
 def test_bad_settings_are_named(words, message):

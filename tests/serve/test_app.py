@@ -135,6 +135,8 @@ def test_the_facts_are_for_the_page(url, run):
         "abilities": ["embed", "detect", "fill", "corrupt", "score"],
         "labels": [],
         "max_length": 32,
+        "precision": "fp32",
+        "precision_reason": "as asked for",
         "limits": {"max_texts": 16, "max_characters": 5_000, "max_body": 100_000},
     }
 

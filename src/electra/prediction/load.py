@@ -1,6 +1,7 @@
 """A run, a folder of transformers, a fine-tuned or exported model -> `Model`, with every head found there.
 
-Only safetensors, JSON and ONNX graphs are read, from the disk: nothing is unpickled, downloaded or executed.
+Only weights, JSON and ONNX graphs are read, from the disk: nothing is downloaded or executed, and of what
+torch has pickled, tensors are all that is read.
 """
 
 import dataclasses
@@ -16,11 +17,13 @@ from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.sizes import EncoderConfig
 from electra.model.store import ModelFolder, open_model
 from electra.prediction import onnx_engine
+from electra.prediction.agreement import in_chosen_precision
 from electra.prediction.model import Model
 from electra.prediction.onnx_engine import OnnxEncoder, OnnxFacts
 from electra.prediction.pretrained import Discriminator, EnergyNetwork, Generator
 from electra.prediction.windows import Reader
-from electra.tasks.model import TASK_KEY, load_model
+from electra.tasks.model import load_model, task_of
+from electra.tasks.precision import FLOAT32, PrecisionName
 from electra.text.spans import SharedTokenizer
 from electra.text.tokenizer import Tokenizer
 
@@ -33,27 +36,42 @@ SHORTEST = 8
 
 
 def load(
-    path: str | Path, *, device: str = "cpu", engine: Engine = "torch", max_length: int | None = None
+    path: str | Path,
+    *,
+    device: str = "cpu",
+    engine: Engine = "torch",
+    max_length: int | None = None,
+    precision: PrecisionName = FLOAT32,
 ) -> Model:
     """The model in a folder: a run of `electra pretrain`, its RUN/final, a folder of transformers with an
     ELECTRA or an encoder of BERT's shape, what `electra finetune` made or, with the engine onnx, what
     `electra export --to onnx` made of one of them.
 
     `device`: cpu, cuda, cuda:1, mps, or auto for the fastest there is. `max_length`: tokens to read at once;
-    by default as many as in training if that is known, else as many as the encoder can.
+    by default as many as in training if that is known, else as many as the encoder can. `precision` of matrix
+    products: fp32, bf16, on CUDA fp16, or auto for the fastest in which the model says the same as in fp32.
+    Here the default is fp32, since exports are compared with what is loaded; commands and `electra.load` ask
+    for auto.
     """
-    if engine not in get_args(Engine):
-        raise InputError(f"engine is {engine!r}, expected one of {', '.join(get_args(Engine))}")
+    for name, value, known in (
+        ("engine", engine, get_args(Engine)),
+        ("precision", precision, get_args(PrecisionName)),
+    ):
+        if value not in known:
+            raise InputError(f"{name} is {value!r}, expected one of {', '.join(known)}")
     place = find_device("cpu" if (device, engine) == ("auto", "onnx") else device)
     folder = open_model(path, tokenizer=SharedTokenizer)
-    check_engine(folder, engine, place)
-    if TASK_KEY in folder.values:
-        return load_tuned(str(path), folder, place, max_length=max_length)
-    return load_pretrained(str(path), folder, place, max_length=max_length)
+    check_engine(folder, engine, place, precision)
+    build = load_pretrained if task_of(folder) is None else load_tuned
+    model = build(str(path), folder, place, max_length=max_length)
+    if folder.is_onnx:
+        of_graph = OnnxFacts.of(folder).precision
+        return dataclasses.replace(model, precision=of_graph, precision_reason="that of the graph")
+    return in_chosen_precision(model, precision)
 
 
-def check_engine(folder: ModelFolder, engine: Engine, device: torch.device) -> None:
-    """Refuse a folder that was written for the other engine."""
+def check_engine(folder: ModelFolder, engine: Engine, device: torch.device, precision: PrecisionName) -> None:
+    """Refuse a folder that was written for the other engine, and what an engine cannot do."""
     if engine == "torch" and folder.is_onnx:
         raise InputError(f'{folder.path} was exported to ONNX: load it with engine="onnx" (--engine onnx)')
     if engine == "onnx" and not folder.is_onnx:
@@ -63,6 +81,11 @@ def check_engine(folder: ModelFolder, engine: Engine, device: torch.device) -> N
         )
     if engine == "onnx" and device.type != "cpu":
         raise InputError(f"device is {device}, but the engine onnx computes on the CPU only: use cpu or auto")
+    if engine == "onnx" and precision in ("bf16", "fp16"):
+        raise InputError(
+            f"precision is {precision}, but a graph of ONNX has its own: leave it out, or make another graph "
+            "with `electra export --to onnx` or `onnx-int8`"
+        )
 
 
 def find_device(name: str) -> torch.device:

@@ -23,10 +23,11 @@ from electra.prediction import pretrained
 from electra.prediction.pretrained import Discriminator, EnergyNetwork, Generator, embed
 from electra.prediction.scoring import By, Scorer, TokenDetail, check_gaps, describe_scores
 from electra.prediction.windows import Reader
-from electra.tasks.families.family import Predictor
+from electra.tasks.families.family import Predictor, TaskRow
 from electra.tasks.families.table import task_abilities
 from electra.tasks.inference import outputs_of
 from electra.tasks.model import FineTuned
+from electra.tasks.precision import ASKED_FOR, FLOAT32
 from electra.text.spans import check_texts, locate, locate_with_gaps, mask_gaps
 from electra.text.tokenizer import Tokenizer
 
@@ -47,6 +48,10 @@ class Model:
     energy: EnergyNetwork | None = None
     """In place of the other two, what a run of Electric has."""
     tuned: FineTuned | None = None
+    precision: str = FLOAT32
+    """Of matrix products: fp32, bf16, fp16, or that of an exported graph."""
+    precision_reason: str = ASKED_FOR
+    """Why it is this one."""
 
     def __repr__(self) -> str:
         return f"Model({self.path!r}, abilities={self.abilities})"
@@ -222,9 +227,14 @@ class Model:
         return Predictor(
             tokenizer=tuned.tokenizer,
             max_length=tuned.max_length,
-            outputs=lambda rows: outputs_of(tuned.model, tuned.task, rows, pad_id=tuned.tokenizer.pad_id),
+            outputs=self._outputs,
             embed=lambda texts: self._vectors(texts, None),
         )
+
+    def _outputs(self, rows: Sequence[TaskRow]) -> list[Any]:
+        assert self.tuned is not None
+        with self.reader.computing():
+            return outputs_of(self.tuned.model, self.tuned.task, rows, pad_id=self.tuned.tokenizer.pad_id)
 
     def _needed(self, part: Value | None, ability: str) -> Value:
         if part is None or ability not in self.abilities:

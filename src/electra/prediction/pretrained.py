@@ -70,7 +70,9 @@ def judge_tokens(
     """What `function` makes of the logit of each token of each text."""
     found = [np.zeros(len(ids_T), np.float32) for ids_T in texts_ids]
     for rows, hidden_BLD, _ in reader.read(texts_ids):
-        judged_BL = function(head(hidden_BLD).float()).cpu().numpy()
+        with reader.computing():
+            logits_BL = head(hidden_BLD).float()
+        judged_BL = function(logits_BL).cpu().numpy()
         for row, judged_L in zip(rows, judged_BL, strict=True):
             found[row.number][row.window.judged : row.window.judged_stop] = judged_L[row.judged]
     return found
@@ -160,7 +162,8 @@ class Generator:
                     hidden_BLD.device
                 )
                 hidden_BD = hidden_BLD[torch.arange(len(chosen), device=hidden_BLD.device), position_B]
-                (log_p_B,) = self.head.reduce(hidden_BD, self.word_embeddings_VE, named, target_B)
+                with self.reader.computing():
+                    (log_p_B,) = self.head.reduce(hidden_BD, self.word_embeddings_VE, named, target_B)
                 for copy, log_p in zip(chosen, log_p_B.tolist(), strict=True):
                     number, _, place = part[copy]
                     found[number][place] = log_p
@@ -190,9 +193,9 @@ class Generator:
             parts = [(row.number, chosen(row)) for row in batch.rows]
             hidden_PD = self._at(batch, [positions[number][part] for number, part in parts])
             column_P = np.concatenate([columns[number][part] for number, part in parts])
-            results = self.head.reduce(
-                hidden_PD, self.word_embeddings_VE, function, torch.from_numpy(column_P).to(hidden_PD.device)
-            )
+            at_device_P = torch.from_numpy(column_P).to(hidden_PD.device)
+            with self.reader.computing():
+                results = self.head.reduce(hidden_PD, self.word_embeddings_VE, function, at_device_P)
             arrays = zip(*(result.cpu().numpy() for result in results), strict=True)
             for number, part in parts:
                 for place in range(part.start, part.stop):

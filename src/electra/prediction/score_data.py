@@ -19,12 +19,15 @@ from electra.prediction.minimal_pairs import RESULTS, MinimalPairScores, score_m
 from electra.prediction.model import Model
 from electra.prediction.scoring import By, TokenDetail, check_gaps
 from electra.tasks.data.columns import Cells
+from electra.tasks.precision import PrecisionName
 from electra.text.quarantine import strict_reading
 from electra.text.sources import without_compression
 from electra.text.spans import check_characters
 from electra.text.tables import Dialect, Quoting, read_lines, read_table, table_source
 
 Preference = Literal["text", "pair", "tie"]
+OnLoad = Callable[[Model], object]
+"""Called with the model before it scores anything."""
 ROWS_AT_ONCE = 2048
 """Scored together: enough to find texts of like length, and few enough to see that it goes on."""
 LINES = ".txt"
@@ -71,6 +74,8 @@ class ScoreConfig:
     """Library that runs the model: torch, or onnx for a model from `electra export --to onnx`."""
     device: str = "cpu"
     """Device for torch: cpu, cuda, cuda:1, mps, or auto for the fastest one available."""
+    precision: PrecisionName = "auto"
+    """Precision of matrix products; auto chooses the fastest in which the model says the same as in fp32."""
 
     @property
     def dialect(self) -> Dialect:
@@ -158,7 +163,7 @@ def read_rows(settings: ScoreConfig) -> Iterator[TextRow]:
         yield TextRow(number, cells.where, *texts)
 
 
-def score_rows(settings: ScoreConfig) -> Iterator[dict[str, Any]]:
+def score_rows(settings: ScoreConfig, *, on_load: OnLoad = lambda _: None) -> Iterator[dict[str, Any]]:
     """Each row with its scores; one with a pair also says which of both texts each method prefers."""
     settings.check()
     # All of them first: a bad line at the end of a file must not cost an hour.
@@ -166,7 +171,7 @@ def score_rows(settings: ScoreConfig) -> Iterator[dict[str, Any]]:
     if not rows:
         raise InputError(f"--data {settings.data}: no text in it")
     check_gaps([f"{row.text} {row.pair}" for row in rows], [row.where for row in rows])
-    model = _load(settings)
+    model = _load(settings, on_load)
     for first in range(0, len(rows), ROWS_AT_ONCE):
         part = rows[first : first + ROWS_AT_ONCE]
         texts = [text for row in part for text in (row.text, row.pair) if text is not None]
@@ -179,8 +184,10 @@ def score_rows(settings: ScoreConfig) -> Iterator[dict[str, Any]]:
             yield scored
 
 
-def _load(settings: ScoreConfig) -> Model:
-    return load(settings.model, device=settings.device, engine=settings.engine)
+def _load(settings: ScoreConfig, on_load: OnLoad) -> Model:
+    model = load(settings.model, device=settings.device, engine=settings.engine, precision=settings.precision)
+    on_load(model)
+    return model
 
 
 def preferences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Preference | None]:
@@ -246,12 +253,19 @@ class PairsResult(NamedTuple):
 
 
 def score_pairs(
-    settings: ScoreConfig, *, on_phenomenon: Callable[[str, float], object] = lambda _name, _done: None
+    settings: ScoreConfig,
+    *,
+    on_load: OnLoad = lambda _: None,
+    on_phenomenon: Callable[[str, float], object] = lambda _name, _done: None,
 ) -> PairsResult:
     """Score the minimal pairs that the settings name, and write the result."""
     settings.check()
     found = score_minimal_pairs(
-        _load(settings), settings.data, by=settings.by, limit=settings.limit, on_phenomenon=on_phenomenon
+        _load(settings, on_load),
+        settings.data,
+        by=settings.by,
+        limit=settings.limit,
+        on_phenomenon=on_phenomenon,
     )
     run = run_folder(Path(settings.model))
     path = Path(settings.out) if settings.out else run and run / RESULTS

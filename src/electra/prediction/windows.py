@@ -4,8 +4,9 @@ B rows, L positions, D numbers in a hidden state, T tokens of a sequence.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from electra.errors import InputError
 from electra.tasks import inference
 from electra.tasks.batches import PREDICTION_TOKENS, collate
 from electra.tasks.families.family import TaskBatch, TaskRow, sequence
+from electra.tasks.precision import FLOAT32, Precision, computing
 from electra.text.spans import Ids
 from electra.text.tokenizer import Tokenizer
 from electra.text.windows import Window, windows
@@ -52,6 +54,12 @@ class Reader:
     device: torch.device
     max_tokens: int = PREDICTION_TOKENS
     """Of a batch, padding included."""
+    precision: Precision = FLOAT32
+    """Of matrix products."""
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Compute in its precision: for what reads the hidden states."""
+        return computing(self.device, self.precision)
 
     def read(
         self, sequences: Sequence[Ids], *, is_wanted: Callable[[WindowRow], bool] = lambda _: True
@@ -82,11 +90,12 @@ class Reader:
 
     @torch.no_grad()
     def _states(self, batch: TaskBatch) -> Tensor:
-        hidden_BLD = self.encoder(
-            batch.input_ids_BL,
-            token_type_ids_BL=batch.token_type_ids_BL,
-            attention_mask_BL=batch.attention_mask_BL,
-        )
+        with self.computing():
+            hidden_BLD = self.encoder(
+                batch.input_ids_BL,
+                token_type_ids_BL=batch.token_type_ids_BL,
+                attention_mask_BL=batch.attention_mask_BL,
+            )
         # The highest of several NaN would be an invented answer, and JSON has no word for them.
         if not torch.isfinite(hidden_BLD).all():
             raise InputError("the model computes NaN: its weights are damaged, or its training diverged")

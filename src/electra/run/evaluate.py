@@ -12,7 +12,8 @@ def main(arguments: Sequence[str]) -> None:
     """Score a model."""
     settings = config.parse(EvaluateConfig, arguments, prog="electra evaluate")
     evaluation = EvaluationJob.prepare(settings)
-    print(show.table([("model", settings.model), *describe_task(evaluation.task)]), flush=True)
+    facts = [("model", settings.model), ("precision", str(evaluation.place.precision))]
+    print(show.table([*facts, *describe_task(evaluation.task)]), flush=True)
     content = evaluation.run()
     print(f"\n{results.score_table(content['splits'], main_score=content['main_score'])}")
     if settings.out:

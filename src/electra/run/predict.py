@@ -6,6 +6,7 @@ from pathlib import Path
 from electra import config
 from electra.errors import InputError
 from electra.tasks.evaluation import PredictConfig, predict_splits
+from electra.tasks.precision import ChosenPrecision
 from electra.tasks.predictions import write_form
 
 
@@ -15,9 +16,14 @@ def main(arguments: Sequence[str]) -> None:
     if not settings.out:
         raise InputError("give --out FILE for the predictions (see 'electra predict --help')")
     predicted = []
-    for one in predict_splits(settings):
+    for one in predict_splits(settings, on_start=show_precision):
         predicted.append(one)
         print(f"  {one.task.name} {one.split}: {len(one.predictions):,} examples", flush=True)
     for remark in write_form(Path(settings.out), predicted):
         print(f"  note: {remark}")
     print(f"  {settings.out}")
+
+
+def show_precision(task: str, precision: ChosenPrecision) -> None:
+    """Say how a model computes, before it does."""
+    print(f"  {task}: computes in {precision}", flush=True)

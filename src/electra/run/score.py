@@ -6,6 +6,7 @@ from typing import Any
 
 from electra import config, show
 from electra.prediction.minimal_pairs import MinimalPairScores
+from electra.prediction.model import Model
 from electra.prediction.score_data import ScoreConfig, score_pairs, score_rows, write_rows
 from electra.progress import LiveLine
 from electra.train import devices
@@ -22,7 +23,11 @@ def main(arguments: Sequence[str]) -> None:
     devices.set_up_allocator()
     if settings.task == "minimal_pairs":
         with LiveLine(first_plain_after=QUICK_SECONDS) as live:
-            found = score_pairs(settings, on_phenomenon=lambda name, done: live.show(name, done=done))
+            found = score_pairs(
+                settings,
+                on_load=show_precision,
+                on_phenomenon=lambda name, done: live.show(name, done=done),
+            )
         print(pairs_table(found.scores))
         if found.note:
             print(f"\n  note: {found.note}")
@@ -34,7 +39,7 @@ def main(arguments: Sequence[str]) -> None:
 
     def kept() -> Iterator[dict[str, Any]]:
         nonlocal count
-        for row in score_rows(settings):
+        for row in score_rows(settings, on_load=show_precision):
             count += 1
             if len(shown) < MOST_SHOWN:
                 shown.append(row)
@@ -51,6 +56,11 @@ def main(arguments: Sequence[str]) -> None:
         print(f"  and {count - len(shown):,} more{rest}")
     if settings.out:
         print(f"\n  {settings.out}")
+
+
+def show_precision(model: Model) -> None:
+    """Say how the model computes, before it does."""
+    print(f"  computes in {model.precision} ({model.precision_reason})", flush=True)
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -256,6 +256,8 @@ async def facts(service: CurrentService) -> ModelFacts:
         abilities=list(model.abilities),
         labels=list(model.labels),
         max_length=model.reader.max_length,
+        precision=model.precision,
+        precision_reason=model.precision_reason,
         limits=RequestLimits(
             max_texts=limits.max_texts, max_characters=limits.max_characters, max_body=limits.max_body
         ),

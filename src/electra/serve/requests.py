@@ -337,6 +337,8 @@ class ModelFacts(BaseModel):
     abilities: list[str] = Field(description="Each one is a path.")
     labels: list[str] = Field(description="Classes or tags; empty if the model was not trained for any.")
     max_length: int = Field(description="Tokens that the model reads at once; longer texts go in windows.")
+    precision: str = Field(description="Of its matrix products: fp32, bf16, fp16 or, of a graph, int8.")
+    precision_reason: str = Field(description="Why it is this one.")
     limits: RequestLimits
 
 

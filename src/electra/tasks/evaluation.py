@@ -1,23 +1,27 @@
 """A fine-tuned model and examples -> scores where labels are known, predictions where they are not."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from electra.errors import InputError
-from electra.tasks import results
 from electra.tasks.data import catalogue
 from electra.tasks.data.catalogue import GLUE, TaskSource
+from electra.tasks.families.family import Example, Prediction
+from electra.tasks.inference import predict_examples
 from electra.tasks.model import FineTuned, load_model
+from electra.tasks.precision import ChosenPrecision, Precision, PrecisionName, choose, computing
 from electra.tasks.predictions import TEST, Predicted, check_form, form_of, load_input
 from electra.tasks.seed_results import SeedResult, judge_split
-from electra.tasks.study import limited
 from electra.tasks.task import TRAIN, Task
 from electra.train import devices
-from electra.train.devices import DeviceName, PrecisionName
-from electra.train.distributed import World
+from electra.train.devices import DeviceName
+
+NUM_COMPARED = 8
+"""Examples on which another precision must say the same as fp32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,7 @@ class EvaluateConfig(TaskSource):
     device: DeviceName = "auto"
     """Device to compute on; auto chooses cuda, then mps, then cpu."""
     precision: PrecisionName = "auto"
-    """Precision of matrix products; auto chooses what is fast on the device."""
+    """Precision of matrix products; auto chooses the fastest in which the model says the same as in fp32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +50,14 @@ class EvaluationJob:
     tuned: FineTuned
     task: Task
     splits: Sequence[str]
+    place: "Place"
 
     @classmethod
     def prepare(cls, settings: EvaluateConfig) -> "EvaluationJob":
         """Read the model and the examples."""
+        # Imported by evaluation alone: it brings all of training, and `electra predict` needs none of that.
+        from electra.tasks.study import limited
+
         if not settings.model or not (settings.data or settings.task):
             raise InputError(
                 "give --model DIR, --task NAME|FILE and --data DIR (see 'electra evaluate --help')"
@@ -68,12 +76,15 @@ class EvaluationJob:
             )
         on_train = settings.limit_eval if settings.split == TRAIN else None
         task = limited(task, train=on_train, held_out=settings.limit_eval)
-        return cls(settings=settings, tuned=tuned, task=task, splits=splits)
+        place = Place.choose(settings, tuned, task.examples(splits[0]))
+        return cls(settings=settings, tuned=tuned, task=task, splits=splits, place=place)
 
     def run(self) -> dict[str, Any]:
         """Score every split: the content of scores.json, which is written if `out` is given."""
+        from electra.tasks import results
+
         settings, tuned, task = self.settings, self.tuned, self.task
-        with _computing(settings.device, settings.precision, tuned):
+        with computing(self.place.device, self.place.precision.name):
             judgements = {split: judge_split(tuned, task, split) for split in self.splits}
         result = SeedResult(
             seed=int(tuned.facts.get("seed", 0)), judgements={task.name: judgements}, facts={}
@@ -109,11 +120,19 @@ class PredictConfig(TaskSource):
     device: DeviceName = "auto"
     """Device to compute on; auto chooses cuda, then mps, then cpu."""
     precision: PrecisionName = "auto"
-    """Precision of matrix products; auto chooses what is fast on the device."""
+    """Precision of matrix products; auto chooses the fastest in which the model says the same as in fp32."""
 
 
-def predict_splits(settings: PredictConfig, *, note: Callable[[str], object] = print) -> Iterator[Predicted]:
-    """Predict split after split, without writing anything; `note` gets a line for what is left out."""
+def predict_splits(
+    settings: PredictConfig,
+    *,
+    note: Callable[[str], object] = print,
+    on_start: Callable[[str, ChosenPrecision], object] = lambda _task, _precision: None,
+) -> Iterator[Predicted]:
+    """Predict split after split, without writing anything.
+
+    `note` gets a line for what is left out; `on_start` is called before each model predicts, with its task.
+    """
     if not settings.model or bool(settings.input) == bool(settings.task or settings.data):
         raise InputError(
             "give --model DIR, --out FILE, and either --input FILE or --task NAME with --data DIR "
@@ -125,8 +144,10 @@ def predict_splits(settings: PredictConfig, *, note: Callable[[str], object] = p
     for tuned, task, splits in _jobs(settings, note):
         if out is not None:
             check_form(out, task, splits)
+        place = Place.choose(settings, tuned, task.examples(splits[0]))
+        on_start(task.name, place.precision)
         for split in splits:
-            with _computing(settings.device, settings.precision, tuned):
+            with computing(place.device, place.precision.name):
                 predictions = judge_split(tuned, task, split).predictions
             yield Predicted(task=task, split=split, predictions=predictions)
 
@@ -162,11 +183,29 @@ def _with_task(tuned: FineTuned, name: str, settings: PredictConfig) -> tuple[Fi
     return tuned, task, splits
 
 
-@contextmanager
-def _computing(device: DeviceName, precision: PrecisionName, tuned: FineTuned) -> Iterator[None]:
-    """The model on the device, in the precision."""
-    devices.set_up_allocator()
-    chosen = devices.choose_device(device)
-    tuned.model.to(chosen)
-    with devices.autocast(chosen, devices.choose_precision(precision, chosen, World())):
-        yield
+class Place(NamedTuple):
+    """Where a model computes, and in which precision."""
+
+    device: torch.device
+    precision: ChosenPrecision
+
+    @classmethod
+    def choose(
+        cls, settings: EvaluateConfig | PredictConfig, tuned: FineTuned, examples: Sequence[Example]
+    ) -> "Place":
+        """Bring the model there; the first examples show whether it says the same in another precision."""
+        devices.set_up_allocator()
+        device = devices.choose_device(settings.device)
+        tuned.model.to(device)
+
+        def say(precision: Precision) -> list[Prediction]:
+            with computing(device, precision):
+                return predict_examples(
+                    tuned.model,
+                    tuned.task,
+                    examples[:NUM_COMPARED],
+                    tuned.tokenizer,
+                    max_length=tuned.max_length,
+                )
+
+        return cls(device, choose(settings.precision, device, [tuned.model], say))
