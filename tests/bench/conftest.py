@@ -5,6 +5,7 @@ import pytest
 from electra.bench.quality import summary
 
 PEAK = {"fp32": 100e9, "bf16": 8e9, "copy": 10e9}
+MACHINE = {"cpu": "a processor", "flags": ["avx2"], "cores": 2, "threads": 2}
 
 
 @pytest.fixture
@@ -12,15 +13,33 @@ def contest_result() -> dict[str, Any]:
     """What a contest gives, in made-up figures."""
     return {
         "title": "something",
+        "contestants": ["ours", "plain"],
         "ours": ["ours"],
         "left_out": {},
         "step": "step",
+        "machine": MACHINE,
         "peak": PEAK,
         "flops_per_step": 50e9,
         "unit": "tokens",
         "units_per_step": 4096,
         "seconds": {"ours": [1.0, 1.0, 9.0], "plain": [4.0, 3.0, 2.0]},
+        "rounds": {"ours": [1.0, 1.0, 9.0], "plain": [4.0, 3.0, 2.0]},
         "memory": {"ours": 1_200_000_000, "plain": None},
+        "precision": {"ours": None, "plain": None},
+        "beside": {},
+    }
+
+
+@pytest.fixture
+def neighbours_result(contest_result) -> dict[str, Any]:
+    """The same in bf16 and fp32, beside a neighbour as well."""
+    beside = {"seconds": {"ours": [2.0, 2.0], "plain": [12.0, 12.0]}}
+    share = {"value": 0.5, "min": 0.4, "max": 0.6, "rounds": 2}
+    left = {"ours": share, "plain": {**share, "value": 0.25}}
+    return {
+        **contest_result,
+        "precision": {"ours": "bf16", "plain": "fp32"},
+        "beside": {"1": {**beside, "rounds": beside["seconds"], "left": left}},
     }
 
 
@@ -33,6 +52,7 @@ def growth_result() -> dict[str, Any]:
         "tokens": 1024,
         "seconds": [0.2, 0.3, 0.4],
         "flops_per_step": 15e9,
+        "precision": "bf16",
         "memory": 1_000_000_000,
         "libraries": 400_000_000,
         "needed": {"total": 500_000_000},
@@ -44,6 +64,7 @@ def growth_result() -> dict[str, Any]:
     ]
     return {
         "title": "growth",
+        "machine": MACHINE,
         "peak": PEAK,
         "base": base,
         "axes": {"seq_length": [128, 256], "size": ["tiny", "small"]},
@@ -79,7 +100,7 @@ def quality_result() -> dict[str, Any]:
     speed = {"tokens": 2_000_000, "tokens_per_second": 11_111, "precision": "bf16"}
     result = {
         "title": "quality after equal times of pre-training",
-        "machine": {"cpu": "a processor", "flags": ["avx2"], "cores": 2, "threads": 2},
+        "machine": MACHINE,
         "unit": "seconds",
         "budgets": budgets,
         "rows": rows,

@@ -21,6 +21,10 @@ def test_every_contestant_takes_its_steps(contestant, tmp_path):
     turn = take_turn(TINY, contestant, tmp_path)
     assert len(turn.seconds) == 2
     assert min(turn.seconds) > 0
+    assert turn.precision == {"plain": "fp32", "bf16": "bf16", "trainer": "fp32"}.get(
+        contestant, turn.precision
+    )
+    assert turn.precision in ("fp32", "bf16")
 
 
 @pytest.mark.parametrize("found", [None, "a module"])

@@ -11,7 +11,29 @@ def test_medians_ratios_and_shares_of_the_peak(contest_result):
 
 
 def test_the_peak_stands_above_the_table(contest_result):
-    assert contest_table(contest_result).splitlines()[1].startswith("peak here: 100 GFLOP/s")
+    assert contest_table(contest_result).splitlines()[2].startswith("peak here: 100 GFLOP/s")
+
+
+def test_processor_and_precision_are_told(contest_result, neighbours_result, growth_result):
+    machine = "a processor (avx2), 2 cores, 2 threads"
+    assert contest_table(contest_result).splitlines()[1] == machine
+    assert "precision" not in contest_table(contest_result)
+    _, ours, plain = contest_table(neighbours_result).split("\n\n")[1].splitlines()
+    assert [ours.split()[1], plain.split()[1]] == ["bf16", "fp32"]
+    assert growth_tables(growth_result).splitlines()[1] == f"{machine}, bf16"
+
+
+@pytest.mark.parametrize("missing", ["machine", "precision", "beside"])
+def test_figures_that_were_written_before_have_tables_as_well(missing, contest_result):
+    del contest_result[missing]
+    assert contest_table(contest_result).splitlines()[-1].endswith("3.00 x")
+
+
+def test_beside_neighbours_each_has_a_share_of_its_speed_and_a_ratio(neighbours_result):
+    heading, ours, plain = contest_table(neighbours_result).splitlines()[-3:]
+    assert heading.split("   ")[-3:] == ["beside 1", "(min - max)", "ours is"]
+    assert ours.split() == ["ours", "4,096", "50%", "(40%", "-", "60%)", "1.00", "x"]
+    assert plain.split() == ["plain", "1,365", "25%", "(40%", "-", "60%)", "6.00", "x"]
 
 
 def test_work_that_is_not_counted_has_no_share_of_the_peak(contest_result):

@@ -1,9 +1,12 @@
 import json
 import mmap
+import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,16 +18,21 @@ from electra.bench.turns import (
     MemoryWatch,
     Ran,
     Turn,
+    Work,
     best_flops,
     best_of,
+    busy_neighbours,
     chosen,
     copy_speed,
     descendants,
     describe_peak,
     encoder_products,
+    machine_line,
     measure_peak,
     own_memory,
     own_peak,
+    processor_flags,
+    ratio,
     run_command,
     run_contest,
     take,
@@ -42,7 +50,8 @@ def stage(monkeypatch):
 
     def run(words, *, name):
         calls.append(name)
-        turn = Turn([float(len(calls))], memory=100 * len(calls) if name == "ours" else None)
+        memory = 100 * len(calls) if name == "ours" else None
+        turn = Turn([float(len(calls))], memory=memory, precision="fp32" if name == "plain" else None)
         return Ran(f"a library's remark\n{json.dumps(turn._asdict())}\n", 1.0, None)
 
     monkeypatch.setattr(turns, "run_command", run)
@@ -61,9 +70,116 @@ def test_contestants_take_turns_and_the_best_peak_counts(stage, capsys):
     assert result["memory"] == {"ours": 300, "plain": None}
     assert result["peak"] == {"fp32": 2.0, "copy": 7.0}
     assert result["units_per_step"] == 3.0
+    assert result["precision"] == {"ours": None, "plain": "fp32"}
+    assert result["beside"] == {}
+    assert {"cpu", "cores", "threads", "flags"} <= set(result["machine"])
     said = capsys.readouterr()
     assert [line.split(", ")[1] for line in said.err.splitlines()] == stage
     assert not said.out
+
+
+def test_neighbours_join_each_round_and_leave_a_share_of_the_speed(stage, monkeypatch, capsys):
+    company = []
+
+    @contextmanager
+    def neighbours(number):
+        company.append(number)
+        yield
+
+    monkeypatch.setattr(turns, "busy_neighbours", neighbours)
+    contest = Contest(
+        title="something",
+        contestants=("ours", "plain"),
+        unit="tokens",
+        units_per_step=3.0,
+        repeats=2,
+        neighbours=(1, 2),
+    )
+    result = run_contest(contest, lambda name: ["bench", name])
+    assert stage == ["ours", "plain"] * 6
+    assert company == [0, 0, 1, 1, 2, 2] * 2
+    # The turns take 1, 2, 3, ... seconds.
+    assert result["seconds"] == {"ours": [1.0, 7.0], "plain": [2.0, 8.0]}
+    assert result["beside"]["1"]["seconds"] == {"ours": [3.0, 9.0], "plain": [4.0, 10.0]}
+    assert result["beside"]["2"]["seconds"] == {"ours": [5.0, 11.0], "plain": [6.0, 12.0]}
+    left = result["beside"]["1"]["left"]["ours"]
+    assert left == pytest.approx({"value": 4 / 6, "min": 1 / 3, "max": 7 / 9, "rounds": 2})
+    assert "plain beside 2" in capsys.readouterr().err
+
+
+def is_running(pid):
+    """Not gone, nor waiting for its parent to ask how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("error", [InputError, KeyboardInterrupt])
+def test_neighbours_end_with_the_turn_however_it_ends(error):
+    found = []
+
+    def turn(error=None):
+        with busy_neighbours(2):
+            found[:] = descendants(os.getpid())
+            assert len(found) == 2
+            assert all(map(is_running, found))
+            if error:
+                raise error
+
+    turn()
+    assert not any(map(is_running, found))
+    with pytest.raises(error):
+        turn(error)
+    assert not any(map(is_running, found))
+
+
+def test_without_neighbours_no_process_is_started():
+    with busy_neighbours(0):
+        assert not list(descendants(os.getpid()))
+
+
+def test_a_neighbour_that_ends_too_early_is_told(monkeypatch):
+    monkeypatch.setattr(turns, "_LONGEST_COMPANY", 0.0)
+
+    def turn():
+        with busy_neighbours(1):
+            (found,) = descendants(os.getpid())
+            wait_for(lambda: not is_running(found))
+
+    with pytest.raises(InputError, match="neighbour ended"):
+        turn()
+
+
+def test_a_neighbour_that_cannot_start_is_told(monkeypatch):
+    monkeypatch.setattr(turns, "_SPIN", "import there_is_no_such_module")
+    with pytest.raises(InputError, match="did not start"), busy_neighbours(1):
+        pass
+
+
+def test_neighbours_of_a_command_that_was_killed_end_by_themselves():
+    # A parent that leaves its neighbour behind.
+    leave = (
+        "import os, subprocess, sys; print(subprocess.Popen([sys.executable, '-c', sys.argv[1], '60', "
+        "str(os.getpid())], stdout=subprocess.DEVNULL).pid)"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", leave, turns._SPIN], capture_output=True, check=True
+    ).stdout
+    wait_for(lambda: not is_running(int(output)))
+
+
+def test_a_ratio_has_the_range_of_its_rounds():
+    slow = {"seconds": {"plain": [4.0, 4.0, 9.0, 9.0]}, "rounds": {"plain": [4.0, 9.0]}}
+    fast = {"seconds": {"ours": [1.0, 2.0, 3.0]}, "rounds": {"ours": [2.0, 3.0]}}
+    assert ratio(slow, "plain", fast, "ours") == {"value": 3.25, "min": 2.0, "max": 3.25, "rounds": 2}
 
 
 def test_a_contestant_that_fails_ends_the_contest(capfd):
@@ -81,8 +197,9 @@ def test_who_is_not_known_is_refused():
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_first_steps_are_not_counted(count):
     calls = []
-    turn = time_steps(lambda: calls.append(None), count=count)
+    turn = time_steps(Work(lambda: calls.append(None), "bf16"), count=count)
     assert len(turn.seconds) == count
+    assert turn.precision == "bf16"
     assert len(calls) == count + WARMUP_STEPS
     assert turn.memory > 10**6
 
@@ -90,7 +207,7 @@ def test_the_first_steps_are_not_counted(count):
 def test_a_slow_contestant_takes_fewer_steps(monkeypatch):
     clock = iter(range(0, 10_000, 15))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
-    assert time_steps(lambda: None, count=40).seconds == [15.0] * 3
+    assert time_steps(Work(lambda: None), count=40).seconds == [15.0] * 3
 
 
 MEGABYTES = 60
@@ -199,6 +316,13 @@ def test_a_copy_counts_what_is_read_and_what_is_written(monkeypatch):
 
 def test_each_kind_of_peak_has_its_own_best_moment():
     assert best_of([{"fp32": 1.0, "copy": 5.0}, {"fp32": 2.0, "copy": 4.0}]) == {"fp32": 2.0, "copy": 5.0}
+
+
+def test_the_processor_is_told_with_its_instructions():
+    machine = {"cpu": "EPYC", "cores": 2, "threads": 1, "flags": ["avx2", "avx512f"]}
+    assert machine_line(machine, "bf16") == "EPYC (avx2 avx512f), 2 cores, 1 threads, bf16"
+    assert "flags unknown" in machine_line({**machine, "flags": []})
+    assert set(processor_flags()) <= set(turns._FLAGS)
 
 
 def test_it_is_told_in_words():

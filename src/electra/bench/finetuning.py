@@ -28,12 +28,12 @@ from torch import Tensor
 from electra.bench.turns import (
     WARMUP_STEPS,
     Contest,
-    Step,
     Turn,
+    Work,
     bench_engine,
     chosen,
     encoder_products,
-    engine_step,
+    engine_work,
     own_peak,
     time_steps,
 )
@@ -77,7 +77,7 @@ def inputs(rows: Sequence[TaskRow]) -> dict[str, Tensor]:
     }
 
 
-def loop_step(sizes: EncoderConfig, batches: TrainBatches, precision: devices.Precision) -> Step:
+def loop_step(sizes: EncoderConfig, batches: TrainBatches, precision: devices.Precision) -> Work:
     """The loop of transformers' own examples."""
     model = classifier(sizes).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
@@ -92,7 +92,7 @@ def loop_step(sizes: EncoderConfig, batches: TrainBatches, precision: devices.Pr
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimizer.step()
 
-    return step
+    return Work(step, precision)
 
 
 def trainer_obstacle() -> str | None:
@@ -134,7 +134,7 @@ def trainer_turn(sizes: EncoderConfig, rows: Sequence[TaskRow], *, batch_size: i
             callbacks=[clock()],
         ).train()
     after = ends[WARMUP_STEPS - 1 :]
-    return Turn([end - begun for begun, end in itertools.pairwise(after)], own_peak())
+    return Turn([end - begun for begun, end in itertools.pairwise(after)], own_peak(), precision="fp32")
 
 
 CONTESTANTS = ("ours", "grouped", "plain", "bf16", "trainer")
@@ -195,7 +195,7 @@ def take_turn(settings: FinetuneBenchConfig, name: str, folder: Path) -> Turn:
     same = RandomOrder(rows, task=_TASK, seed=0, batch_size=size)
     alike = TrainBatches(rows, task=_TASK, seed=0, batch_size=size)
     loop = loop_step
-    ways: dict[str, Callable[[], Step]] = {
+    ways: dict[str, Callable[[], Work]] = {
         "ours": lambda: our_step(settings, same),
         "grouped": lambda: our_step(settings, alike),
         "plain": lambda: loop(sizes(settings), same, "fp32"),
@@ -247,7 +247,7 @@ class RandomOrder(TrainBatches):
         return [order[first : first + self.batch_size] for first in range(0, len(order), self.batch_size)]
 
 
-def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
+def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Work:
     """`electra finetune`, from rows to updated weights."""
     config = sizes(settings)
     encoder = Encoder(config)
@@ -270,4 +270,4 @@ def our_step(settings: FinetuneBenchConfig, batches: TrainBatches) -> Step:
         seed=0,
         tokenizer=train(["a text"], TokenizerConfig(vocab_size=256)),
     )
-    return engine_step(engine, state, problem)
+    return engine_work(engine, state, problem)

@@ -20,6 +20,7 @@ from electra.bench.pretraining import PretrainBenchConfig
 from electra.bench.turns import (
     ELECTRA,
     Turn,
+    describe_machine,
     encoder_products,
     measure_peak,
     own_memory,
@@ -145,7 +146,7 @@ def measure_growth(
         measured.append({**dataclasses.asdict(point), **turn._asdict(), **point_facts(point)})
     return {
         "title": f"growth of the pre-training step from {described(base)}",
-        "machine": devices.describe_machine(),
+        "machine": describe_machine(),
         "peak": machine_peak,
         "base": dataclasses.asdict(base),
         "axes": growth_axes(settings),

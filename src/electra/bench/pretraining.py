@@ -9,7 +9,7 @@ All have the same learning rate, decay and clipping, and full rows of random tok
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -21,12 +21,12 @@ from torch.nn import functional
 from electra import files, seeds
 from electra.bench.turns import (
     Contest,
-    Step,
     Turn,
+    Work,
     bench_engine,
     chosen,
     encoder_products,
-    engine_step,
+    engine_work,
     time_steps,
 )
 from electra.errors import InputError, import_extra
@@ -52,6 +52,7 @@ CONTESTANTS = ("ours", "plain", "tuned")
 _PAD, _UNK, _CLS, _SEP, _MASK = range(5)
 _LEARNING_RATE, _CLIP_NORM, _WEIGHT_DECAY = 5e-4, 1.0, 0.01
 _NUM_STEPS = 10_000
+_MOST_NEIGHBOURS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +71,19 @@ class PretrainBenchConfig:
     """Turns of each contestant."""
     steps: int = 5
     """Timed steps of a turn, after some that are not timed."""
+    neighbours: list[int] = field(default_factory=list)
+    """Numbers of busy processes of one thread each, such as 1 2: all contestants also take their turns beside
+    them, and the table has the share of its speed that is left to each. Default: none."""
 
     def __post_init__(self) -> None:
         for key in ("batch_size", "seq_length", "vocab_size", "repeats", "steps"):
             if getattr(self, key) < 1:
                 raise InputError(f"{key} is {getattr(self, key)}, expected 1 or more")
+        for number in self.neighbours:
+            if not 1 <= number <= _MOST_NEIGHBOURS:
+                raise InputError(f"pretrain.neighbours has {number}, expected 1 to {_MOST_NEIGHBOURS}")
+        if len(set(self.neighbours)) < len(self.neighbours):
+            raise InputError(f"pretrain.neighbours is {self.neighbours}, expected each number once")
 
 
 def contest(settings: PretrainBenchConfig, folder: Path) -> Contest:
@@ -90,13 +99,14 @@ def contest(settings: PretrainBenchConfig, folder: Path) -> Contest:
         flops_per_step=flops_per_step(settings),
         products=encoder_products(sizes(settings)[1], tokens=tokens),
         repeats=settings.repeats,
+        neighbours=tuple(settings.neighbours),
     )
 
 
 def take_turn(settings: PretrainBenchConfig, name: str, folder: Path) -> Turn:
     """Train some steps."""
-    step = chosen({"ours": our_step, "plain": plain_step, "tuned": tuned_step}, name)
-    return time_steps(step(settings, folder), count=settings.steps)
+    work = chosen({"ours": our_step, "plain": plain_step, "tuned": tuned_step}, name)
+    return time_steps(work(settings, folder), count=settings.steps)
 
 
 def write_random_data(folder: Path, settings: PretrainBenchConfig) -> None:
@@ -157,12 +167,12 @@ def flops_per_step(settings: PretrainBenchConfig) -> float:
     return per_token * settings.batch_size * settings.seq_length
 
 
-def our_step(settings: PretrainBenchConfig, folder: Path, world: World | None = None) -> Step:
+def our_step(settings: PretrainBenchConfig, folder: Path, world: World | None = None) -> Work:
     """`electra pretrain`, from rows on disk to updated weights; `world`: the processes that share them."""
     config = run_config(settings, folder)
     engine = bench_engine(config.train, world)
     run = build(config, engine)
-    return engine_step(engine, run.state, run.problem)
+    return engine_work(engine, run.state, run.problem)
 
 
 class _Networks:
@@ -208,7 +218,7 @@ def _transformers_step(
     optimizer: torch.optim.Optimizer,
     logits: Callable[[Tensor, Tensor], Tensor],
     precision: devices.Precision,
-) -> Step:
+) -> Work:
     batches = Batches(Rows(folder), seed=0, batch_size=settings.batch_size).prefetch()
 
     def step() -> None:
@@ -220,10 +230,10 @@ def _transformers_step(
         torch.nn.utils.clip_grad_norm_(networks.parameters, _CLIP_NORM)
         optimizer.step()
 
-    return step
+    return Work(step, precision)
 
 
-def plain_step(settings: PretrainBenchConfig, folder: Path) -> Step:
+def plain_step(settings: PretrainBenchConfig, folder: Path) -> Work:
     """The loop that one writes first."""
     networks = _Networks(settings)
     optimizer = torch.optim.AdamW(networks.parameters, lr=_LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
@@ -235,7 +245,7 @@ def plain_step(settings: PretrainBenchConfig, folder: Path) -> Step:
     return _transformers_step(settings, folder, networks, optimizer, logits, "fp32")
 
 
-def tuned_step(settings: PretrainBenchConfig, folder: Path) -> Step:
+def tuned_step(settings: PretrainBenchConfig, folder: Path) -> Work:
     """The loop after an afternoon of tuning."""
     devices.set_up_allocator()
     networks = _Networks(settings)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from electra import config, files, show
-from electra.bench.turns import say
+from electra.bench.turns import processor_flags, say
 from electra.demo import tasks as demo
 from electra.errors import InputError, import_extra
 from electra.prediction.load import load
@@ -60,7 +60,6 @@ FINETUNING = (
     "log.evaluate_epochs=1000",
 )
 """Bounded, so that a cell takes a minute, and long enough for random weights to learn what they can."""
-_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 _TEST = "test"
 
 
@@ -421,15 +420,6 @@ def empty_result(plan: Plan) -> dict[str, Any]:
         "cells": [],
         "summary": {},
     }
-
-
-def processor_flags() -> list[str]:
-    """Those instructions of this processor that decide how fast a precision is."""
-    try:
-        found = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text(encoding="utf-8")))
-    except OSError:
-        return []
-    return [flag for flag in _FLAGS if flag in found]
 
 
 def measured(plan: Plan) -> Iterator[dict[str, Any]]:

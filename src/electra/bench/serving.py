@@ -30,8 +30,8 @@ from electra.bench.turns import (
     ELECTRA,
     Contest,
     MemoryWatch,
-    Step,
     Turn,
+    Work,
     chosen,
     encoder_products,
     time_steps,
@@ -133,11 +133,11 @@ def take_turn(settings: ServeBenchConfig, name: str, folder: Path) -> Turn:
     if name.endswith("server"):
         words = [f"--model={model}"] if name == "server" else [f"--model={folder / 'int8'}", "--engine=onnx"]
         return server_turn(words, pieces, clients=settings.clients, passes=settings.passes)
-    ways: dict[str, Callable[[], Step]] = {
+    ways: dict[str, Callable[[], Work]] = {
         "predict": lambda: our_pass(model, [texts]),
         "batches": lambda: our_pass(model, pieces),
-        "onnx": lambda: our_pass(folder / "onnx", [texts], engine="onnx"),
-        "int8": lambda: our_pass(folder / "int8", [texts], engine="onnx"),
+        "onnx": lambda: graph_pass(folder, "onnx", texts),
+        "int8": lambda: graph_pass(folder, "int8", texts),
         "pipeline": lambda: pipeline_pass(model, texts, batch_size=size),
     }
     return time_steps(chosen(ways, name)(), count=settings.passes, warmup=_WARMUP_PASSES)
@@ -188,33 +188,44 @@ def model_folder(settings: ServeBenchConfig, folder: Path) -> Path:
     return folder / _MODEL if settings.model is None else open_model(settings.model).path
 
 
-def our_pass(folder: Path, pieces: Sequence[list[str]], *, engine: Engine = "torch") -> Step:
+def our_pass(folder: Path, pieces: Sequence[list[str]], *, engine: Engine = "torch") -> Work:
     """Our model in this process."""
     devices.set_up_allocator()
-    model = load(folder, engine=engine)
-    return lambda: [model.classify(piece) for piece in pieces]
+    model = load(folder, engine=engine, precision="auto")
+    return Work(lambda: [model.classify(piece) for piece in pieces], model.precision)
 
 
-def pipeline_pass(folder: Path, texts: list[str], *, batch_size: int) -> Step:
+def graph_pass(folder: Path, name: str, texts: list[str]) -> Work:
+    """Our model on onnxruntime."""
+    return our_pass(folder / name, [texts], engine="onnx")._replace(precision=_GRAPHS[name])
+
+
+def pipeline_pass(folder: Path, texts: list[str], *, batch_size: int) -> Work:
     """transformers' pipeline, used as in its documentation."""
     transformers = import_extra("transformers", extra="hf")
     classify = transformers.pipeline("text-classification", model=str(folder), device="cpu")
-    return lambda: classify(texts, batch_size=batch_size, truncation=True, max_length=_MAX_LENGTH)
+    names = {dtype: name for name, dtype in devices.DTYPES.items()}
+    return Work(
+        lambda: classify(texts, batch_size=batch_size, truncation=True, max_length=_MAX_LENGTH),
+        names.get(classify.model.dtype),
+    )
 
 
 def server_turn(words: Sequence[str], pieces: Sequence[list[str]], *, clients: int, passes: int) -> Turn:
     """The server in a process of its own, reached over loopback; the memory is the server's."""
     bodies = [json.dumps({"texts": piece}).encode() for piece in pieces]
-    with running_server(words) as (address, process), MemoryWatch(process.pid) as watch:
+    with running_server(words) as (greeting, process), MemoryWatch(process.pid) as watch:
+        address = urlsplit(greeting.split()[0]).netloc
+        precision = re.search(r" in (fp32|bf16|fp16|int8)\b", greeting)
         connections = [http.client.HTTPConnection(address, timeout=600) for _ in range(clients)]
         with ThreadPoolExecutor(clients) as pool:
             shares = [bodies[number::clients] for number in range(clients)]
             turn = time_steps(
-                lambda: list(pool.map(ask, connections, shares)), count=passes, warmup=_WARMUP_PASSES
+                Work(lambda: list(pool.map(ask, connections, shares))), count=passes, warmup=_WARMUP_PASSES
             )
         for connection in connections:
             connection.close()
-    return turn._replace(memory=watch.most)
+    return turn._replace(memory=watch.most, precision=precision[1] if precision else None)
 
 
 def ask(connection: http.client.HTTPConnection, bodies: Sequence[bytes]) -> None:
@@ -231,14 +242,16 @@ def ask(connection: http.client.HTTPConnection, bodies: Sequence[bytes]) -> None
 
 @contextmanager
 def running_server(words: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`electra serve` on a free port: its host and port, and its process."""
+    """`electra serve` on a free port: the line that it greets with, which begins with its address, and its
+    process.
+    """
     command = [*ELECTRA, "serve", *words, "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                if found := re.search(r"http://\S+", line):
-                    yield urlsplit(found[0]).netloc, process
+                if line.startswith("http://"):
+                    yield line, process
                     break
             else:
                 raise InputError("electra serve exited before it had an address; its output is above")

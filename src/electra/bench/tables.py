@@ -12,9 +12,12 @@ def contest_table(result: Mapping[str, Any]) -> str:
     """Median, spread and rate of every contestant, its share of the peak, and its ratio to ours."""
     seconds: Mapping[str, list[float]] = result["seconds"]
     medians = {name: statistics.median(times) for name, times in seconds.items()}
-    rows = [
+    precisions: Mapping[str, str | None] = result.get("precision", {})
+    has_precisions = any(precisions.values())
+    rows: list[tuple[str, ...]] = [
         (
             "",
+            *(["precision"] if has_precisions else []),
             f"s/{result['step']}",
             "(min - max)",
             f"{result['unit']}/s",
@@ -27,6 +30,7 @@ def contest_table(result: Mapping[str, Any]) -> str:
         rows.append(
             (
                 name,
+                *([precisions[name] or show.NOTHING] if has_precisions else []),
                 f"{median:.3f}",
                 f"({min(seconds[name]):.3f} - {max(seconds[name]):.3f})",
                 rate(result["units_per_step"] / median),
@@ -36,13 +40,38 @@ def contest_table(result: Mapping[str, Any]) -> str:
             )
         )
     left_out = [f"  {name} is left out: {reason}" for name, reason in result["left_out"].items()]
-    head = [result["title"], turns.describe_peak(result["peak"]), ""]
-    return "\n".join([*head, show.table(rows, numbers=True, gap=3), *left_out])
+    beside = ["", neighbours_table(result, medians)] if result.get("beside") else []
+    return "\n".join([*head(result), "", show.table(rows, numbers=True, gap=3), *left_out, *beside])
+
+
+def head(result: Mapping[str, Any], *more: str) -> list[str]:
+    """What was measured, on which processor and in which precision if it is the same for all; the peak."""
+    # Results of old files may lack the machine.
+    machine = [turns.machine_line(result["machine"], *more)] if "machine" in result else []
+    return [result["title"], *machine, turns.describe_peak(result["peak"])]
+
+
+def neighbours_table(result: Mapping[str, Any], medians: Mapping[str, float]) -> str:
+    """Speed alone; then for each number of neighbours the share of it that is left, and the ratio to ours."""
+    rows = [["", f"{result['unit']}/s alone"], *([name] for name in medians)]
+    for row, median in zip(rows[1:], medians.values(), strict=True):
+        row.append(rate(result["units_per_step"] / median))
+    for number, found in result["beside"].items():
+        rows[0] += [f"beside {number}", "(min - max)", *(f"{our} is" for our in result["ours"])]
+        for row, name in zip(rows[1:], medians, strict=True):
+            left = found["left"][name]
+            against = [turns.ratio(found, name, found, our)["value"] for our in result["ours"]]
+            row += [f"{left['value']:.0%}", f"({left['min']:.0%} - {left['max']:.0%})"]
+            row += [f"{value:.2f} x" for value in against]
+    title = "  what is left of the speed beside busy processes of one thread each:"
+    return "\n".join([title, show.table(rows, numbers=True, gap=3)])
 
 
 def growth_tables(result: Mapping[str, Any]) -> str:
     """A table for each axis, and the start-up of each size."""
-    lines = [result["title"], turns.describe_peak(result["peak"])]
+    lines = head(
+        result, *sorted({point["precision"] for point in result["points"] if point.get("precision")})
+    )
     for axis, values in result["axes"].items():
         rows: list[tuple[str, ...]] = [
             (axis, "s/step", "(min - max)", "tokens/s", "of peak", "memory", "libraries", "needed", "ratio")
@@ -59,14 +88,7 @@ def quality_tables(result: Mapping[str, Any]) -> str:
     machine, precisions = result["machine"], sorted({run["precision"] for run in result["runs"]})
     lines = [
         result["title"],
-        ", ".join(
-            [
-                f"{machine['cpu']} ({' '.join(machine['flags']) or 'flags unknown'})",
-                f"{machine['cores']} cores",
-                f"{machine['threads']} threads",
-                *precisions,
-            ]
-        ),
+        turns.machine_line(machine, *precisions),
         f"medians in percent (lowest - highest) of {result['seeds']} pre-trainings",
         *(f"  {heading}: {about}" for heading, about in result["columns"].items()),
     ]

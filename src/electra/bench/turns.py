@@ -2,17 +2,21 @@
 
 Every contestant runs in a process of its own, so that none profits from another's allocator or caches, and
 they take turns, so that all meet the same noise of the machine. In this file: running a command and watching
-its memory, the turns of a contest, and the peak (FLOP/s of products in two precisions, bytes/s of a copy).
+its memory, neighbours that keep cores busy, the turns of a contest, the processor, and its peak (FLOP/s of
+products in two precisions, bytes/s of a copy).
 """
 
 import json
 import math
+import os
 import re
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -127,8 +131,59 @@ def _status(process: int | str, key: str) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
+_LONGEST_COMPANY = 900.0
+"""Seconds after which a neighbour ends by itself."""
+_SPIN = """
+import os, sys, time
+end, parent = time.monotonic() + float(sys.argv[1]), int(sys.argv[2])
+print(flush=True)
+while time.monotonic() < end and os.getppid() == parent:
+    total = 0
+    for number in range(100_000):
+        total += number * number
+"""
+
+
+@contextmanager
+def busy_neighbours(number: int) -> Iterator[None]:
+    """So many other processes that compute all the time, with one thread each."""
+    with ExitStack() as stack:
+        started = [stack.enter_context(_busy_neighbour()) for _ in range(number)]
+        yield
+        if any(process.poll() is not None for process in started):
+            raise InputError(
+                "a busy neighbour ended before the turn did, so that its figures are wrong: ask for fewer "
+                "steps or a smaller model"
+            )
+
+
+@contextmanager
+def _busy_neighbour() -> Iterator[subprocess.Popen[bytes]]:
+    """It ends with the context, however that ends; if this process is killed, it sees that and ends, too."""
+    words = [sys.executable, "-I", "-c", _SPIN, str(_LONGEST_COMPANY), str(os.getpid())]
+    # Ctrl-C in a terminal reaches it as well, and nobody needs its traceback.
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert process.stdout is not None
+            # The line says that it has begun.
+            if not process.stdout.readline():
+                raise InputError("a busy neighbour did not start: run it again, or without neighbours")
+            yield process
+        finally:
+            process.kill()
+
+
 Step = Callable[[], object]
 """What is timed: a step of training, or a pass over all of the data."""
+
+
+class Work(NamedTuple):
+    """What a contestant does in its turn."""
+
+    step: Step
+    precision: str | None = None
+    """Of its matrix products; None if there are none."""
+
 
 Command = Callable[[str], Sequence[str]]
 """A contestant -> the words after `electra` that let it take its turn."""
@@ -149,6 +204,8 @@ class Turn(NamedTuple):
     """Peak bytes; None if they are unknown or not comparable."""
     libraries: int | None = None
     """Bytes that it held before the work began, mostly libraries."""
+    precision: str | None = None
+    """Of its matrix products; None if there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,27 +228,78 @@ class Contest:
     products: tuple[Product, ...] = ()
     """Matrix products of the work, which the machine's peak is measured with."""
     repeats: int
+    neighbours: tuple[int, ...] = ()
+    """Numbers of busy processes that each round is repeated beside."""
 
 
 def run_contest(contest: Contest, command: Command) -> dict[str, Any]:
-    """Run all turns of all contestants, and measure the machine's peak before each round."""
-    turns: dict[str, list[Turn]] = {name: [] for name in contest.contestants}
+    """Run all turns of all contestants, and measure the machine's peak before each round.
+
+    In every round they take turns alone first, then beside each number of neighbours.
+    """
+    company = (0, *contest.neighbours)
+    turns: dict[int, dict[str, list[Turn]]] = {
+        neighbours: {name: [] for name in contest.contestants} for neighbours in company
+    }
     peaks: list[Peak] = []
     for number in range(1, contest.repeats + 1):
         peaks.append(measure_peak(contest.products))
-        for name in contest.contestants:
-            say(f"{contest.title}: round {number} of {contest.repeats}, {name}")
-            turns[name].append(take(command(name), name=name))
-    seconds = {name: [second for turn in taken for second in turn.seconds] for name, taken in turns.items()}
-    memory = {name: max(turn.memory or 0 for turn in taken) or None for name, taken in turns.items()}
+        for neighbours in company:
+            for name in contest.contestants:
+                beside = f" beside {neighbours}" if neighbours else ""
+                say(f"{contest.title}: round {number} of {contest.repeats}, {name}{beside}")
+                with busy_neighbours(neighbours):
+                    turns[neighbours][name].append(take(command(name), name=name))
+    alone, *others = (figures(turns[neighbours]) for neighbours in company)
     return {
         **asdict(contest),
-        "machine": devices.describe_machine(),
+        "machine": describe_machine(),
         "peak": best_of(peaks),
         "peaks": peaks,
-        "seconds": seconds,
-        "memory": memory,
+        **alone,
+        "beside": {
+            str(neighbours): {
+                **found,
+                "left": {name: ratio(alone, name, found, name) for name in contest.contestants},
+            }
+            for neighbours, found in zip(contest.neighbours, others, strict=True)
+        },
     }
+
+
+def figures(turns: Mapping[str, Sequence[Turn]]) -> dict[str, Any]:
+    """What the turns of each contestant gave together: its steps, the median of each turn, its memory."""
+    return {
+        "seconds": {
+            name: [second for turn in taken for second in turn.seconds] for name, taken in turns.items()
+        },
+        "rounds": {
+            name: [statistics.median(turn.seconds) for turn in taken] for name, taken in turns.items()
+        },
+        "memory": {name: max(turn.memory or 0 for turn in taken) or None for name, taken in turns.items()},
+        "precision": {
+            # `auto` is measured, so it may be another one in another turn.
+            name: " or ".join(sorted({turn.precision for turn in taken if turn.precision})) or None
+            for name, taken in turns.items()
+        },
+    }
+
+
+Ratio = dict[str, float]
+"""`value` over all steps, the range from `min` to `max` that the rounds span, and the number of `rounds`."""
+
+
+def ratio(some: Mapping[str, Any], name: str, others: Mapping[str, Any], other: str) -> Ratio:
+    """The seconds of a contestant among some figures, as a multiple of those of one among others."""
+    median = statistics.median
+    of_rounds = [
+        seconds / others_seconds
+        for seconds, others_seconds in zip(some["rounds"][name], others["rounds"][other], strict=True)
+    ]
+    value = median(some["seconds"][name]) / median(others["seconds"][other])
+    # Medians over all steps may lie beside those of every round.
+    span = [value, *of_rounds]
+    return {"value": value, "min": min(span), "max": max(span), "rounds": len(of_rounds)}
 
 
 def take(words: Sequence[str], *, name: str, launcher: Sequence[str] = ELECTRA) -> Turn:
@@ -212,10 +320,10 @@ def say(line: str) -> None:
     print(f"  {line}", file=sys.stderr, flush=True)
 
 
-def engine_step(engine: Engine, state: TrainState, problem: Problem) -> Step:
-    """A step of our own training loop."""
+def engine_work(engine: Engine, state: TrainState, problem: Problem) -> Work:
+    """The steps of our own training loop."""
     steps = training_steps(state, problem, engine.loop(engine.train.budget), engine.world)
-    return lambda: next(steps)
+    return Work(lambda: next(steps), engine.precision)
 
 
 def bench_engine(train: TrainConfig, world: World | None = None) -> Engine:
@@ -224,19 +332,43 @@ def bench_engine(train: TrainConfig, world: World | None = None) -> Engine:
     return Engine.choose(train, world or World(), torch.device("cpu"))
 
 
-def time_steps(step: Step, *, count: int, warmup: int = WARMUP_STEPS) -> Turn:
+def time_steps(work: Work, *, count: int, warmup: int = WARMUP_STEPS) -> Turn:
     """Time each step, after some warm-up steps.
 
     A contestant that is very slow on this machine (bf16 without instructions for it) takes fewer steps.
     """
     for _ in range(warmup):
-        step()
+        work.step()
     seconds: list[float] = []
     while len(seconds) < count and (len(seconds) < _LEAST_STEPS or sum(seconds) < _LONGEST_TURN):
         begun = time.perf_counter()
-        step()
+        work.step()
         seconds.append(time.perf_counter() - begun)
-    return Turn(seconds, own_peak())
+    return Turn(seconds, own_peak(), precision=work.precision)
+
+
+_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+
+
+def processor_flags() -> list[str]:
+    """Those instructions of this processor that decide how fast a precision is."""
+    try:
+        found = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text(encoding="utf-8")))
+    except OSError:
+        return []
+    return [flag for flag in _FLAGS if flag in found]
+
+
+def describe_machine() -> dict[str, Any]:
+    """The facts about this machine without which figures mean little."""
+    return {**devices.describe_machine(), "flags": processor_flags()}
+
+
+def machine_line(machine: Mapping[str, Any], *more: str) -> str:
+    """Processor, instructions, cores and threads as a line of text, and what else is to be said."""
+    flags = " ".join(machine.get("flags", [])) or "flags unknown"
+    cores, threads = machine["cores"], machine["threads"]
+    return ", ".join([f"{machine['cpu']} ({flags})", f"{cores} cores", f"{threads} threads", *more])
 
 
 Peak = dict[str, float]

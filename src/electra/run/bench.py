@@ -1,16 +1,20 @@
-"""`electra bench`: our speed beside the alternatives and the machine's own peak; the quality of recipes."""
+"""`electra bench`: our speed beside the alternatives and the machine's own peak; the quality of recipes; what
+changed since an earlier run.
+"""
 
 import json
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
-from electra import config, files
-from electra.bench import finetuning, growth, preparing, pretraining, quality, serving, tables, turns
+from electra import cli, config, files
+from electra.bench import finetuning, growth, history, preparing, pretraining, quality, serving, tables, turns
 from electra.bench.finetuning import FinetuneBenchConfig
 from electra.bench.growth import GrowthBenchConfig
+from electra.bench.history import AUTO
 from electra.bench.preparing import PrepareBenchConfig
 from electra.bench.pretraining import PretrainBenchConfig
 from electra.bench.quality import QualityBenchConfig
@@ -18,7 +22,8 @@ from electra.bench.serving import ServeBenchConfig
 from electra.bench.turns import Contest, Turn
 from electra.errors import InputError, import_extra
 
-What = Literal["pretrain", "prepare", "finetune", "serve", "growth", "quality", "all"]
+Bench = Literal["pretrain", "prepare", "finetune", "serve", "growth", "quality"]
+What = Literal[Bench, "all", "compare"]
 
 
 class Kind(Protocol):
@@ -37,7 +42,7 @@ CONTESTS: dict[str, Kind] = {
     "finetune": finetuning,
     "serve": serving,
 }
-GROWTH, QUALITY, ALL = "growth", "quality", "all"
+GROWTH, QUALITY, ALL, COMPARE = "growth", "quality", "all", "compare"
 """`all` is about speed: quality takes hours, and data of its own."""
 EXTRAS = {
     "pretrain": {"transformers": "hf"},
@@ -53,7 +58,8 @@ class BenchConfig:
     """Our speed beside the alternatives, and the machine's own peak; the quality of recipes."""
 
     what: What | None = None
-    """What to measure; the option's name may be left out: electra bench pretrain."""
+    """What to measure, or `compare` to see what changed since an earlier run. The option's name may be left
+    out: electra bench pretrain."""
     pretrain: PretrainBenchConfig = field(default_factory=PretrainBenchConfig)
     prepare: PrepareBenchConfig = field(default_factory=PrepareBenchConfig)
     finetune: FinetuneBenchConfig = field(default_factory=FinetuneBenchConfig)
@@ -66,6 +72,19 @@ class BenchConfig:
     """Picture file to write, .svg or .png. Default of quality: quality.svg in its folder."""
     from_json: str | None = None
     """Show the figures of this file in place of measuring."""
+    history: str = AUTO
+    """File that gets a line for each bench that is measured (date, commit, processor, precision, ratios and
+    settings), and that `compare` reads. auto: benchmarks/history.jsonl if the current folder has it, as a
+    checkout may, else none. none: no file."""
+    bench: Bench | None = None
+    """compare: only this bench. Default: all that the later run has."""
+    before: str | None = None
+    """compare: the earlier run, by a line number of the history or the beginning of a commit. Default: the
+    newest one before the later run with the same bench, settings and processor."""
+    after: str | None = None
+    """compare: the later run, by the same. Default: the newest."""
+    fail_on_regression: bool = False
+    """compare: end with exit code 1 if a ratio got worse by more than the noise."""
     contestant: str | None = None
     """Internal: take one turn of one contestant and report it."""
     material: str | None = None
@@ -74,6 +93,12 @@ class BenchConfig:
     def __post_init__(self) -> None:
         if self.plot and Path(self.plot).suffix not in (".svg", ".png"):
             raise InputError(f"plot is {self.plot}, expected a file with the suffix .svg or .png")
+        compares = self.what == COMPARE
+        foreign = ("plot", "from_json") if compares else ("bench", "before", "after", "fail_on_regression")
+        for key in foreign:
+            if getattr(self, key):
+                which = "is not for" if compares else "is only for"
+                raise InputError(f"{key} is {getattr(self, key)}, which {which} electra bench compare")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -84,6 +109,9 @@ def main(arguments: Sequence[str]) -> None:
     settings = config.parse(BenchConfig, words, prog="electra bench")
     if settings.contestant:
         take_turn(settings, settings.contestant)
+        return
+    if settings.what == COMPARE:
+        compare(settings)
         return
     if settings.plot:
         import_extra("matplotlib", extra="report")
@@ -102,7 +130,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def take_turn(settings: BenchConfig, name: str) -> None:
     """Take a turn and print its result on the last line."""
-    if settings.what is None or settings.material is None or settings.what == QUALITY:
+    if settings.what is None or settings.material is None or settings.what in (QUALITY, COMPARE, ALL):
         raise InputError("--contestant is internal to electra bench: leave it out")
     room = growth if settings.what == GROWTH else CONTESTS[settings.what]
     turn = room.take_turn(getattr(settings, settings.what), name, Path(settings.material))
@@ -114,19 +142,28 @@ def measure_kinds(settings: BenchConfig, words: Sequence[str]) -> dict[str, Any]
     """Measure every kind that is asked for; results are written after each, so that nothing is lost."""
     if settings.what is None:
         raise InputError(
-            f"say what to measure: electra bench {' | '.join([*CONTESTS, GROWTH, QUALITY, ALL])}"
+            f"say what to measure: electra bench {' | '.join([*CONTESTS, GROWTH, QUALITY, ALL])}; "
+            f"or {COMPARE}, to see what changed since an earlier run"
         )
     kinds = [*CONTESTS, GROWTH] if settings.what == ALL else [settings.what]
     for kind in kinds:
         for module, extra in EXTRAS.get(kind, {}).items():
             import_extra(module, extra=extra)
+    kept = history.history_file(settings.history)
+    if kept is not None:
+        history.check_writable(kept)
     results: dict[str, Any] = {}
+    facts = history.run_facts()
     for kind in kinds:
         with tempfile.TemporaryDirectory(prefix="electra-bench-") as folder:
             results[kind] = measure_kind(kind, settings, words, Path(folder))
         if settings.json:
-            content = {"results": results, "settings": config.to_dict(settings)}
+            content = {"results": results, "settings": config.to_dict(settings), "run": facts}
             files.write_json(Path(settings.json), content)
+        if kept is not None:
+            options = config.to_dict(getattr(settings, kind))
+            number = history.append(kept, history.line_of(kind, results[kind], facts, options))
+            turns.say(f"{kind}: line {number} of {kept}")
     return results
 
 
@@ -142,6 +179,36 @@ def measure_kind(kind: str, settings: BenchConfig, words: Sequence[str], folder:
     if kind == GROWTH:
         return growth.measure_growth(options, folder, lambda data: command("step", data))
     return turns.run_contest(CONTESTS[kind].contest(options, folder), command)
+
+
+def compare(settings: BenchConfig) -> None:
+    """Print what changed between two runs of the history."""
+    path = history.history_file(settings.history)
+    if path is None:
+        raise InputError(
+            f"there is no history to compare ({history.USUAL} is not here): give --history FILE, which "
+            "`electra bench WHAT --history FILE` writes"
+        )
+    records = history.read_history(path)
+    if settings.bench:
+        records = [record for record in records if record.bench == settings.bench]
+    usual = BenchConfig()
+    comparisons, missing = history.compare(
+        records,
+        before=settings.before,
+        after=settings.after,
+        defaults={bench: config.to_dict(getattr(usual, bench)) for bench in get_args(Bench)},
+    )
+    print("\n\n".join(map(history.comparison_table, comparisons)))
+    for reason in missing:
+        print(f"\n  left out: {reason}")
+    if settings.json:
+        content = {"comparisons": [comparison.as_json() for comparison in comparisons]}
+        files.write_json(Path(settings.json), content)
+    worse = [f"{found.after.bench}: {name}" for found in comparisons for name in found.worse]
+    if worse and settings.fail_on_regression:
+        print(f"electra: worse than before: {'; '.join(worse)}", file=sys.stderr)
+        sys.exit(cli.FAILURE)
 
 
 def result_table(kind: str, result: Mapping[str, Any]) -> str:
