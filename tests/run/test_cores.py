@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+import torch
 
 from electra import cli
 from electra.pretraining.config import ObjectiveName
@@ -42,8 +43,16 @@ def test_a_run_with_cores_is_resumed_bit_for_bit(runs, tmp_path, interrupt):
     runs.assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_what_a_run_measured_it_keeps(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+@pytest.fixture
+def two_threads():
+    """One more than tests have, so that there is something to choose."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_what_a_run_measured_it_keeps(runs, tmp_path, monkeypatch, two_threads):
     monkeypatch.setattr("electra.train.engine.fastest_way", lambda seconds, *, cores: cores)
     runs.pretrain(tmp_path / "run", train__steps=8, train__max_time="1h")
     assert choices(tmp_path / "run")["cores"] == 2
@@ -54,7 +63,7 @@ def test_what_a_run_measured_it_keeps(runs, tmp_path, monkeypatch):
     assert choices(tmp_path / "run")["cores"] == 2
 
 
-def test_a_step_is_timed_both_ways(runs, tmp_path, monkeypatch):
+def test_a_step_is_timed_both_ways(runs, tmp_path, monkeypatch, two_threads):
     asked = []
 
     def fastest_way(seconds, *, cores):
@@ -62,8 +71,6 @@ def test_a_step_is_timed_both_ways(runs, tmp_path, monkeypatch):
         return cores
 
     monkeypatch.setattr("electra.train.engine.fastest_way", fastest_way)
-    # One thread more than the tests have.
-    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     runs.pretrain(tmp_path / "measured", train__steps=3)
     monkeypatch.undo()
     runs.pretrain(tmp_path / "given", train__steps=3, train__cores=2)

@@ -345,7 +345,7 @@ class StepTimer:
                 loss, _ = part(module)
             torch.autograd.backward(loss)
 
-        parts = problem.begin(step=0, batch_number=0).parts
+        parts = problem.begin(step=0, batch_number=0, progress=0.0).parts
         seconds = timed(lambda: gradients(model, parts, backward, cores=cores))
         model.zero_grad(set_to_none=True)
         return seconds
