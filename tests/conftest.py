@@ -11,6 +11,9 @@ import pytest
 # before torch is imported, and inherited by the commands that tests start.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("ELECTRA_TEST_THREADS", "1")
 
+# What is compared bit for bit must not depend on a measurement.
+os.environ.setdefault("ELECTRA_AUTO_CORES", "1")
+
 # Not in the home folder, which may not be writable.
 os.environ.setdefault("HF_HOME", str(Path(tempfile.gettempdir()) / f"electra-tests-{os.getuid()}"))
 

@@ -44,8 +44,9 @@ def test_a_run_with_cores_is_resumed_bit_for_bit(runs, tmp_path, interrupt):
 
 
 @pytest.fixture
-def two_threads():
+def two_threads(monkeypatch):
     """One more than tests have, so that there is something to choose."""
+    monkeypatch.delenv("ELECTRA_AUTO_CORES")
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield

@@ -20,7 +20,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def two_threads():
+def two_threads(monkeypatch):
+    monkeypatch.delenv("ELECTRA_AUTO_CORES")
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -249,7 +250,22 @@ def test_the_number_of_cores_is_measured_once_or_given(two_threads):
     assert engine(threads=1).num_cores(seconds) == 1
     kept = Engine(train=TrainConfig(steps=1), kept={"cores": 5})
     assert kept.num_cores(seconds) == 5
+    # Resumed by several processes, say.
+    assert kept.num_cores(seconds, obstacle="processes") == 1
     assert not asked
+
+
+def test_the_environment_may_say_how_many_cores(two_threads, monkeypatch):
+    def never(number):
+        raise AssertionError("measured")
+
+    monkeypatch.setenv("ELECTRA_AUTO_CORES", "3")
+    assert engine().num_cores(never) == 3
+    assert engine(cores=2).num_cores(never) == 2
+    for wrong in ("0", "many", "-1"):
+        monkeypatch.setenv("ELECTRA_AUTO_CORES", wrong)
+        with pytest.raises(InputError, match=rf"ELECTRA_AUTO_CORES is '{wrong}'"):
+            engine().num_cores(never)
 
 
 def test_no_core_at_all_is_refused():

@@ -7,6 +7,7 @@ resumed, and the check that a command continues a run rather than starting anoth
 """
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from electra.train.session import CHECKPOINTS, LogConfig, Session
 from electra.train.state import TrainState
 
 CONFIG, ENVIRONMENT, LOCK = "config.yaml", "environment.json", ".lock"
+AUTO_CORES = "ELECTRA_AUTO_CORES"
+"""The environment variable that decides what `cores: auto` is, where no measurement shall."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,16 @@ class ResumeConfig:
 
     allow_changes: list[str] = field(default_factory=list)
     """Keys whose values may have changed since the run began, such as train.steps, or `all`."""
+
+
+def stated_cores() -> int | None:
+    """The number of cores that the environment names, if it does."""
+    stated = os.environ.get(AUTO_CORES)
+    if not stated:
+        return None
+    if not (stated.isdecimal() and int(stated) >= 1):
+        raise InputError(f"{AUTO_CORES} is {stated!r}, expected a number of cores: set one, or unset it")
+    return int(stated)
 
 
 @contextmanager
@@ -94,16 +107,20 @@ class Engine:
         `obstacle`: why the rows of a batch must stay together, if they must.
         """
         obstacle = obstacle or self._cores_obstacle()
-        asked = self.kept.get("cores", self.train.cores)
-        if asked == "auto":
-            cores = self.train.threads or torch.get_num_threads()
-            if obstacle or cores == 1:
-                return 1
-            with self.computing():
-                return fastest_way(seconds, cores=cores)
-        if asked > 1 and obstacle:
-            raise InputError(f"train.cores is {asked}, but {obstacle}: set it to 1, or auto")
-        return int(asked)
+        if self.train.cores != "auto":
+            if self.train.cores > 1 and obstacle:
+                raise InputError(f"train.cores is {self.train.cores}, but {obstacle}: set it to 1, or auto")
+            return self.train.cores
+        cores = self.train.threads or torch.get_num_threads()
+        # A run may be resumed where it cannot keep what it chose.
+        if obstacle:
+            return 1
+        if chosen := self.kept.get("cores") or stated_cores():
+            return int(chosen)
+        if cores == 1:
+            return 1
+        with self.computing():
+            return fastest_way(seconds, cores=cores)
 
     def _cores_obstacle(self) -> str:
         """Why cores cannot compute rows of their own here; empty if they can."""

@@ -163,7 +163,7 @@ class TrainConfig(ScheduleConfig, OptimizerConfig):
     cores: int | Literal["auto"] = "auto"
     """Cores of a CPU that each compute rows of their own, which pays for small models and beside busy
     neighbours: the same losses but for rounding. With 1, all cores share every operation. auto: measured when
-    a run begins, and kept by it."""
+    a run begins, and kept by it; the environment variable ELECTRA_AUTO_CORES=N overrides that choice."""
     parallel: Parallel = "ddp"
     """With several processes: each holds all weights (ddp), or a shard of weights and optimizer (fsdp)."""
     checkpoint_activations: bool = False
