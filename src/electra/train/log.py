@@ -10,6 +10,7 @@ import json
 import math
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -234,10 +235,20 @@ class TensorBoard:
         """Write the numbers of a step, readable at once."""
         if self._writer is None:
             module = import_extra("torch.utils.tensorboard", extra="tensorboard")
+            self._leave_second()
             self._writer = module.SummaryWriter(str(self._folder), purge_step=self._first_step)
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
+
+    def _leave_second(self) -> None:
+        """Wait until the newest file is of an earlier second: their order is that of their names.
+
+        After the second these have the numbers of processes and writers, of which 10 comes before 9.
+        """
+        now = time.time()
+        if any(f".{int(now):010d}." in path.name for path in self._folder.glob("*")):
+            time.sleep(1 - now % 1)
 
     def go_back(self, step: int) -> None:
         """Begin a new file, which hides everything that earlier ones hold after this step."""
