@@ -103,3 +103,15 @@ def assert_published():
             assert float(found) == pytest.approx(float(published), abs=half_a_digit + rounding, rel=0)
 
     return compare
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    """One more than tests have, so that there is something to spread, or to choose."""
+    import torch
+
+    monkeypatch.delenv("ELECTRA_AUTO_CORES")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)

@@ -4,7 +4,6 @@ import json
 import random
 
 import pytest
-import torch
 
 from electra import cli
 from electra.pretraining.config import ObjectiveName
@@ -41,16 +40,6 @@ def test_a_run_with_cores_is_resumed_bit_for_bit(runs, tmp_path, interrupt):
     runs.pretrain(tmp_path / "parts", **keys, code=cli.INTERRUPTED)
     runs.pretrain(tmp_path / "parts", **keys)
     runs.assert_same(tmp_path / "whole", tmp_path / "parts")
-
-
-@pytest.fixture
-def two_threads(monkeypatch):
-    """One more than tests have, so that there is something to choose."""
-    monkeypatch.delenv("ELECTRA_AUTO_CORES")
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_what_a_run_measured_it_keeps(runs, tmp_path, monkeypatch, two_threads):

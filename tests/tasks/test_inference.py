@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import torch
 
 from electra.tasks import inference
 from electra.tasks.families.choice import ChoiceExample, MultipleChoice
@@ -48,14 +47,6 @@ def test_choices_of_a_question_are_judged_together(model, tokenizer):
 
 def test_nothing_gives_nothing(model, tokenizer):
     assert predict_examples(model, "mood", [], tokenizer, max_length=32) == []
-
-
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def rows_of(*lengths):

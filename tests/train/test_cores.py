@@ -19,15 +19,6 @@ pytestmark = pytest.mark.numeric
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def two_threads(monkeypatch):
-    monkeypatch.delenv("ELECTRA_AUTO_CORES")
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_results_come_in_order_from_threads_with_one_core_each(two_threads):
     seen = []
 
