@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from electra.errors import InputError
-from electra.prediction.windows import Reader
+from electra.prediction.windows import AbandonedError, Reader, computing_while
 from electra.text.windows import windows
 
 CPU = torch.device("cpu")
@@ -60,3 +60,13 @@ def test_damaged_weights_give_no_answer(tokenizer):
     )
     with pytest.raises(InputError, match="computes NaN"):
         list(reader.read(sequences(3)))
+
+
+def test_reading_stops_when_nobody_waits_for_it(tokenizer):
+    seen = []
+    reader = Reader(encoder=echo(seen), tokenizer=tokenizer, max_length=12, device=CPU, max_tokens=12)
+    with computing_while(lambda: len(seen) < 3), pytest.raises(AbandonedError):
+        list(reader.read(sequences(*[10] * 50)))
+    # Cores may be ahead of who waits.
+    assert len(seen) < 10
+    assert len(list(reader.read(sequences(*[10] * 5)))) == 5

@@ -1,3 +1,5 @@
+import contextlib
+import functools
 import json
 import re
 import signal
@@ -9,7 +11,7 @@ import pytest
 
 from electra import cli
 from electra.errors import InputError
-from electra.run.serve import is_loopback, main, read_key
+from electra.run.serve import ServeConfig, hosts_of, main, read_key
 from electra.serve.app import Server
 from running import ask, connect, read_answer, wait_until
 
@@ -23,7 +25,7 @@ def test_what_is_under_way_is_answered_before_the_end(whole, tmp_path):
     command = [sys.executable, "-c", START, *words]
     body = json.dumps({"texts": ["hello"]}).encode()
     head = (
-        "POST /detect HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer abc-123\r\n"
+        "POST /detect HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer abc-123\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -57,6 +59,97 @@ def is_refused(url):
     return False
 
 
+@contextlib.contextmanager
+def command(model, *words, files=None):
+    """`electra serve` as a process that is ready, and its address; `files` limits how many it may open."""
+    line = [sys.executable, "-c", START, "serve", "--model", str(model), "--port", "0", *words]
+    limited = None if files is None else functools.partial(limit_files, files)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True, preexec_fn=limited) as process:
+        try:
+            url = process.stdout.readline().split()[0]
+            wait_until(lambda: ask(url, "/health/ready").status == 200)
+            yield process, url
+        finally:
+            process.kill()
+
+
+def limit_files(number):
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
+
+
+HALF = b"POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_it_at_once_with_a_line(whole):
+    words = ["--body_seconds", "60", "--chunk_seconds", "60", "--drain_seconds", "60"]
+    with command(whole, *words) as (process, url), connect(url) as connection:
+        connection.sendall(HALF)
+        assert ask(url, "/health/live").status == 200
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: is_refused(url))
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == cli.INTERRUPTED
+        (line,) = process.stderr.read().splitlines()
+    assert line.startswith("electra: interrupted")
+
+
+@pytest.mark.slow
+def test_who_is_not_done_when_it_has_to_end_is_cut_off_without_a_traceback(whole):
+    words = ["--body_seconds", "60", "--chunk_seconds", "60", "--drain_seconds", "0.5"]
+    with command(whole, *words) as (process, url), connect(url) as connection:
+        connection.sendall(HALF)
+        assert ask(url, "/health/live").status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == cli.OK
+        (line,) = process.stderr.read().splitlines()
+        assert "1 connections are cut" in line
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of open files")
+def test_more_connections_than_files_fill_no_log(whole):
+    def is_live():
+        try:
+            return ask(url, "/health/live").status == 200
+        except ConnectionError:
+            # Closed before it had sent all.
+            return False
+
+    with command(whole, "--body_seconds", "60", "--chunk_seconds", "60", files=64) as (process, url):
+        with contextlib.ExitStack() as stack:
+            for _ in range(70):
+                connection = stack.enter_context(connect(url))
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(HALF)
+            assert not is_live()
+        wait_until(is_live)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == cli.OK
+        (line,) = process.stderr.read().splitlines()
+    assert "32 connections are open" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed", "takes_addresses"),
+    [
+        ({}, [], False),
+        ({"allowed_hosts": ["a.example"]}, ["a.example"], False),
+        ({"host": "0.0.0.0"}, [], True),
+        ({"host": "box.example"}, ["box.example"], True),
+        ({"api_key_file": "key"}, ["*"], False),
+        ({"api_key_file": "key", "allowed_hosts": ["a.example"], "host": "0.0.0.0"}, ["a.example"], True),
+    ],
+)
+def test_names_follow_from_the_address_and_the_key(words, allowed, takes_addresses):
+    hosts = hosts_of(ServeConfig(**words))
+    assert (set(hosts.allowed), hosts.takes_addresses) == ({*allowed}, takes_addresses)
+
+
 @pytest.fixture
 def served(monkeypatch):
     """The servers that would run; `main` comes back at once."""
@@ -74,7 +167,8 @@ def test_one_line_says_where_and_what(whole, served, capsys):
     )
     assert printed.err == ""
     ((server, sockets),) = served
-    assert server.config.timeout_graceful_shutdown == 30
+    # All that it takes from clients leaves room for its own files.
+    assert 0 < server.config.backlog < 512
     assert len(sockets) == 1
 
 
@@ -123,6 +217,7 @@ def test_a_port_that_is_taken_is_an_input_error(whole):
         (["--model", "m", "--api_key_file", "nowhere"], "api_key_file"),
         (["--model", "m", "--engine", "abacus"], "engine"),
         (["--model", "m", "--precision", "fp8"], r"precision.*fp8"),
+        (["--model", "m", "--allowed_hosts", "a.example", "http://b"], r"allowed_hosts.*http://b"),
     ],
 )
 def test_bad_settings_are_named(words, message):
@@ -146,11 +241,3 @@ def test_a_missing_extra_is_named():
     assert found.returncode == cli.BAD_INPUT
     assert "electra[serve]" in found.stderr
     assert "Traceback" not in found.stderr
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("example.org", False)],
-)
-def test_loopback_is_known(host, expected):
-    assert is_loopback(host) is expected

@@ -178,6 +178,23 @@ def test_only_files_of_the_page_are_served(locked, path):
     assert (answer.status, answer.error["code"]) == (404, "not_found")
 
 
+@pytest.mark.parametrize(
+    "path", ["/", "/health/live", "/health/ready", "/page/page.css", "/model", "/openapi.json", "/nowhere"]
+)
+def test_head_is_answered_as_get_without_the_body(url, path):
+    whole, head = ask(url, path), ask(url, path, method="HEAD")
+    assert head.body == b""
+    assert whole.body
+    for answer in (whole, head):
+        answer.headers.pop("date")
+    assert (head.status, head.headers) == (whole.status, whole.headers)
+
+
+def test_head_of_what_takes_a_body_is_refused(url):
+    answer = ask(url, "/detect", method="HEAD")
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+
+
 @pytest.mark.parametrize("path", ["/model", "/metrics", "/openapi.json", "/nowhere"])
 def test_all_else_needs_the_key(locked, path):
     assert ask(locked, path).status == 401
@@ -220,7 +237,7 @@ HOSTILE = {
     "half of a character in a name": (rb'{"texts": [], "\ud83d": 1}', 422, "?"),
     "a number of many digits": (b'{"texts": [], "seed": ' + b"1" * 10_000 + b"}", 422, "body"),
     "too many fields": ({"texts": [], **{f"{number}": 1 for number in range(8_000)}}, 422, "0"),
-    "a long name": ({"texts": [], "a" * 50_000: 1}, 422, "a" * 80),
+    "a long name": ({"texts": [], "a" * 50_000: 1}, 422, "a" * 79 + "…"),
     "too many texts": ({"texts": ["a"] * 10_000}, 422, "texts"),
     "too long texts": ({"texts": ["a" * 3_000, "b" * 3_000]}, 422, "texts"),
     "an unknown field": ({"texts": [], "eval": "1"}, 422, "eval"),
@@ -245,7 +262,7 @@ def test_a_wrong_key_is_refused_while_60_mb_are_sent(locked):
 
 def test_a_wrong_key_needs_no_body_at_all(locked):
     with connect(locked) as connection:
-        connection.sendall(b"POST /detect HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+        connection.sendall(b"POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
         assert read_answer(connection).status == 401
 
 
@@ -253,7 +270,7 @@ def test_a_wrong_key_needs_no_body_at_all(locked):
 @pytest.mark.parametrize("pause", [0.1, 2.0], ids=["drop by drop", "one long pause"])
 def test_a_slow_body_is_given_up(url, pause):
     with connect(url) as connection:
-        connection.sendall(b"POST /detect HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+        connection.sendall(b"POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
         is_answered = threading.Event()
 
         def drip():
@@ -370,7 +387,10 @@ def test_a_full_queue_answers_at_once_and_loses_nothing(puppet):
 
 def test_a_client_that_went_away_is_not_computed(puppet):
     body = json.dumps({"texts": ["gone"] * 5}).encode()
-    head = f"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    head = (
+        "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}"
+    )
     with serving(puppet.app) as url:
         before = puppet.num_texts
         computing = occupy(puppet, url)

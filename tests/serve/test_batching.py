@@ -1,9 +1,11 @@
 import asyncio
 import contextlib
 import threading
+import time
 
 import pytest
 
+from electra.prediction.windows import wanted
 from electra.serve.batching import Batcher, Call
 from electra.serve.errors import ApiError
 from electra.serve.limits import Limits
@@ -149,6 +151,51 @@ def test_who_goes_away_is_not_computed():
         model.may_go.set()
         assert await asyncio.gather(first, stays) == [["FIRST"], ["STAYS"]]
         assert model.batches == [["first"], ["stays"]]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("leave", ["deadline", "cancel"])
+def test_the_model_stops_when_nobody_waits_any_more(leave):
+    """Otherwise, as many slow requests as batches are computed at once occupy the server."""
+    begun, stopped = threading.Event(), threading.Event()
+
+    def compute(call):
+        if call.columns["texts"] != ["endless"]:
+            return call.columns["texts"]
+        try:
+            begun.set()
+            for _ in wanted(range(3_000)):
+                time.sleep(0.01)
+        finally:
+            stopped.set()
+        return ["end"]
+
+    async def whole():
+        batcher = Batcher(compute, Limits(deadline=0.2 if leave == "deadline" else 30.0))
+        async with batcher.running():
+            slow = asyncio.create_task(batcher.submit(call_of("endless")))
+            await asyncio.to_thread(begun.wait, 30)
+            if leave == "cancel":
+                slow.cancel()
+            with pytest.raises((ApiError, asyncio.CancelledError)):
+                await slow
+            assert await asyncio.to_thread(stopped.wait, 10)
+            assert await batcher.submit(call_of("next")) == ["next"]
+
+    asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+def test_the_model_goes_on_for_those_who_still_wait():
+    async def scenario(batcher, model, submit):
+        await submit("first")
+        await begun(model)
+        gone, stays = await submit("a"), await submit("b")
+        model.may_go.clear()
+        model.has_begun.clear()
+        gone.cancel()
+        model.may_go.set()
+        assert await stays == ["B"]
 
     run(scenario)
 

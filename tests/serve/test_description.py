@@ -119,7 +119,8 @@ def test_paths_are_those_that_the_model_has(describe):
     }
     detect = paths["/detect"]["post"]
     assert detect["operationId"] == "detect"
-    assert set(detect["responses"]) == {"200", "401", "408", "413", "415", "422", "500", "503"}
+    errors = {"401", "403", "408", "413", "415", "421", "422", "500", "503"}
+    assert set(detect["responses"]) == {"200", *errors}
     assert {"HTTPBearer": []} in detect["security"]
     assert {"APIKeyHeader": []} in detect["security"]
     assert "security" not in paths["/health/live"]["get"]

@@ -3,7 +3,14 @@ import logging
 
 import pytest
 
-from electra.serve.errors import REASONS, ApiError, documented, error_response, internal_error
+from electra.serve.errors import (
+    REASONS,
+    ApiError,
+    documented,
+    error_response,
+    internal_error,
+    shortened,
+)
 
 
 def body_of(error):
@@ -42,3 +49,28 @@ def test_the_details_of_a_failure_are_only_in_the_log(caplog):
 def test_the_description_lists_errors():
     assert set(documented(401, 503)) == {401, 503}
     assert documented(401)[401]["description"] == REASONS[401].description
+
+
+def test_an_error_does_not_grow_with_what_was_sent():
+    long = "k" * 1_000_000
+    assert len(error_response(ApiError(422, f"{long} is unknown", field=long)).body) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("texts[3]", "texts[3]"),
+        ("é" * 80, "é" * 80),
+        ("a" * 81, "a" * 79 + "…"),
+        ("one\nERROR two\x1b[31m", "one?ERROR two?[31m"),
+        ("\ud800", "?"),
+    ],
+)
+def test_what_others_wrote_becomes_short_and_stays_on_its_line(text, expected):
+    assert shortened(text) == expected
+
+
+def test_the_log_is_no_place_for_others_lines(caplog):
+    internal_error(RuntimeError("odd"), what="GET /a\n2026-01-01 all is well" + "x" * 10_000)
+    assert "\n" not in caplog.records[0].message
+    assert len(caplog.records[0].message) < 200

@@ -1,18 +1,12 @@
 import asyncio
 import json
 import math
-import socket
-import threading
-import time
 
 import pytest
 
 from electra.errors import InputError
-from electra.prediction.load import load
 from electra.serve import limits
-from electra.serve.app import build_app
 from electra.serve.limits import AdmissionMiddleware, Limits
-from running import ask, connect, read_answer, serving
 
 
 @pytest.mark.parametrize("key", ["queue_size", "max_batch", "deadline", "max_body", "drain_seconds"])
@@ -256,71 +250,3 @@ def test_draining_admits_nobody_but_serves_those_inside():
         assert (late.status, healthy.status) == (503, 200)
 
     asyncio.run(scenario())
-
-
-# Connections
-
-HEAD = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def url(run):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "HEAD_SECONDS", 0.3)
-        with serving(build_app(load(run), limits=Limits())) as address:
-            yield address
-
-
-def test_silence_is_not_waited_for(url):
-    with connect(url) as connection:
-        assert connection.recv(1) == b""
-
-
-def test_nor_is_a_head_that_comes_drop_by_drop(url):
-    with connect(url) as connection:
-        is_over = threading.Event()
-
-        def drip():
-            for byte in HEAD * 100:
-                if is_over.wait(0.05):
-                    return
-                try:
-                    connection.send(bytes([byte]))
-                except OSError:
-                    return
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        try:
-            received = connection.recv(1)
-        except ConnectionResetError:
-            received = b""
-        finally:
-            is_over.set()
-            thread.join()
-    assert received == b""
-
-
-@pytest.mark.slow
-def test_a_connection_serves_many_requests_with_pauses(url):
-    with connect(url) as connection:
-        for _ in range(3):
-            connection.sendall(HEAD)
-            assert read_answer(connection).status == 200
-            # Longer than a head may take, in which nothing is awaited but the next request.
-            time.sleep(0.4)
-
-
-def test_what_is_no_http_is_told_so(url):
-    with connect(url) as connection:
-        connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
-        assert read_answer(connection).status == 400
-    assert ask(url, "/health/live").status == 200
-
-
-def test_a_half_closed_connection_does_no_harm(url):
-    with connect(url) as connection:
-        connection.sendall(b"POST /detect HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        connection.shutdown(socket.SHUT_WR)
-        connection.recv(1000)
-    assert ask(url, "/health/live").status == 200

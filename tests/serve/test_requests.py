@@ -68,6 +68,9 @@ def test_two_long_texts_cost_more_than_their_characters():
     short, long = "a" * 10, "a" * 1_000
     assert pair_cost([short, short], [short, long], row_length=100) == 20 + 1_010
     assert pair_cost([long], [long], row_length=100) == 20_000
+    # Up to a number of rows, and then as their length.
+    assert pair_cost([long * 3], [long * 3], row_length=100) == 64 * 4 * 100
+    assert pair_cost([long * 300], [long], row_length=100) == 3 * 300_000
 
 
 @pytest.mark.parametrize("ability", ABILITIES)

@@ -3,10 +3,11 @@
 B rows, L positions, D numbers in a hidden state, T tokens of a sequence.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,34 @@ from electra.tasks.precision import FLOAT32, Precision, computing
 from electra.text.spans import Ids
 from electra.text.tokenizer import Tokenizer
 from electra.text.windows import Window, windows
+
+Batch = TypeVar("Batch")
+_is_wanted: ContextVar[Callable[[], bool]] = ContextVar("is_wanted", default=lambda: True)
+
+
+class AbandonedError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+@contextmanager
+def computing_while(is_wanted: Callable[[], bool]) -> Iterator[None]:
+    """End what this thread computes with `AbandonedError`, after the batch at hand, once it is not wanted.
+
+    A call may take long, and threads cannot be stopped from outside.
+    """
+    before = _is_wanted.set(is_wanted)
+    try:
+        yield
+    finally:
+        _is_wanted.reset(before)
+
+
+def wanted(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The same batches, as long as somebody waits for them."""
+    for batch in batches:
+        if not _is_wanted.get()():
+            raise AbandonedError
+        yield batch
 
 
 class WindowRow(NamedTuple):
@@ -81,7 +110,7 @@ class Reader:
                 [places[place] for place in batch_places], self._states(batch), batch.attention_mask_BL
             )
 
-        yield from inference.spread_rows(states, rows, device=self.device, max_tokens=self.max_tokens)
+        yield from wanted(inference.spread_rows(states, rows, device=self.device, max_tokens=self.max_tokens))
 
     def _task_row(self, sequences: Sequence[Ids], place: WindowRow, *, unit: int) -> TaskRow:
         ids_T = sequences[place.number][place.window.start : place.window.stop]

@@ -3,17 +3,17 @@
 torch uses one thread per core; OMP_NUM_THREADS sets another number.
 """
 
-import ipaddress
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from electra import config
 from electra.errors import InputError
 from electra.prediction.load import Engine, load
 from electra.serve.app import Server, build_app, listen, url_of
+from electra.serve.hosts import ANY, Hosts, is_address, is_loopback
 from electra.serve.limits import Limits
 from electra.tasks.precision import PrecisionName
 from electra.train import devices
@@ -37,11 +37,14 @@ class ServeConfig(Limits):
     """Port to listen on; 0 takes a free one."""
     api_key_file: str = ""
     """File with the key that clients must send as `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    allowed_hosts: list[str] = field(default_factory=list)
+    """Names, besides localhost and IP addresses, that browsers may find the server by; * for all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.port <= 65_535:
             raise InputError(f"port is {self.port}, expected 0 to 65535")
+        Hosts(allowed=frozenset(self.allowed_hosts))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
         model = load(
             settings.model, device=settings.device, engine=settings.engine, precision=settings.precision
         )
-        app = build_app(model, limits=settings, key=key)
+        app = build_app(model, limits=settings, key=key, hosts=hosts_of(settings))
         if key is None and not is_loopback(settings.host):
             print(
                 f"electra: warning: anyone who can reach {settings.host} can use the model: set "
@@ -83,9 +86,15 @@ def read_key(path: Path) -> str:
     return key
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def hosts_of(settings: ServeConfig) -> Hosts:
+    """What requests may call the server.
+
+    With a key there is nothing that a page of another site could do, so any name is as good. Without one, the
+    server may still be meant for other machines, which know its address.
+    """
+    if settings.api_key_file and not settings.allowed_hosts:
+        return Hosts(allowed=frozenset([ANY]))
+    names = [settings.host] if not is_address(settings.host) else []
+    return Hosts(
+        allowed=frozenset([*names, *settings.allowed_hosts]), takes_addresses=not is_loopback(settings.host)
+    )

@@ -4,22 +4,26 @@
     with listen("127.0.0.1", 8000) as listening:
         Server(app, drain_seconds=30).run(sockets=[listening])
 
-The way of a request: uvicorn (`Server`), deadlines, key and body (`limits`), a route (here) with the fields
-of its body (`requests`), the queue (`batching`), the model (`electra.prediction.model`).
+The way of a request: uvicorn (`Server`), its connection (`connections`), host (`hosts`), key and body
+(`limits`), a route (here) with the fields of its body (`requests`), the queue (`batching`), the model
+(`electra.prediction.model`).
 """
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import logging
+import os
 import re
 import signal
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -36,8 +40,10 @@ from electra import __version__
 from electra.errors import InputError
 from electra.prediction.model import Model
 from electra.serve.batching import Batcher, Call
+from electra.serve.connections import BoundedProtocol, backlog_for, most_connections, note_loop_error
 from electra.serve.errors import REASONS, ApiError, documented, error_response, internal_error
-from electra.serve.limits import AdmissionMiddleware, DeadlineProtocol, Limits
+from electra.serve.hosts import Hosts
+from electra.serve.limits import AdmissionMiddleware, Limits
 from electra.serve.metrics import Metrics, MetricsMiddleware
 from electra.serve.requests import (
     AbilityRequest,
@@ -60,7 +66,7 @@ NOT_READY: dict[Status, str] = {
 }
 BATCHES_AT_ONCE = 2
 JSON = "application/json"
-ANYWHERE = (401, 408, 413, 500, 503)
+ANYWHERE = (401, 403, 408, 413, 421, 500, 503)
 """Errors that any path may answer with."""
 LIVE, READY = "/health/live", "/health/ready"
 PAGE = Path(__file__).with_name("page")
@@ -75,6 +81,10 @@ SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+GRACE_SECONDS = 5
+"""For requests to end after their connections were cut."""
+INTERRUPTED = 130
+"""Exit code, as after any other Ctrl-C."""
 
 
 class Service:
@@ -136,8 +146,11 @@ class Service:
             self.status = outcome
 
 
-def build_app(model: Model, *, limits: Limits, key: str | None = None) -> FastAPI:
-    """The app for a model; with a key, only clients that send it are served."""
+def build_app(model: Model, *, limits: Limits, key: str | None = None, hosts: Hosts | None = None) -> FastAPI:
+    """The app for a model; with a key, only clients that send it are served.
+
+    Unless other `hosts` are given, it answers to the names that this machine has for itself.
+    """
     service = Service(model, limits)
     app = FastAPI(
         title="electra",
@@ -169,6 +182,7 @@ def build_app(model: Model, *, limits: Limits, key: str | None = None) -> FastAP
         AdmissionMiddleware,
         limits=limits,
         key=key,
+        hosts=hosts,
         is_public=lambda path: path in ("/", LIVE, READY) or path.startswith("/page/"),
         is_draining=lambda: service.status == "draining",
     )
@@ -178,6 +192,7 @@ def build_app(model: Model, *, limits: Limits, key: str | None = None) -> FastAP
         routes=["/", LIVE, READY, "/metrics", "/model", *(f"/{ability}" for ability in model.abilities)],
     )
     app.add_middleware(SecurityHeadersMiddleware)
+    app.add_middleware(HeadMiddleware)
     return app
 
 
@@ -296,6 +311,19 @@ async def answer_failure(request: Request, error: Exception) -> Response:
     return response
 
 
+class HeadMiddleware:
+    """Answers HEAD as GET is answered; uvicorn sends all of it but the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        # A copy: uvicorn looks at its own.
+        is_head = scope.get("method") == "HEAD"
+        await self._app({**scope, "method": "GET"} if is_head else scope, receive, send)
+
+
 class SecurityHeadersMiddleware:
     """Tells browsers to do what the page needs, and no more."""
 
@@ -337,14 +365,21 @@ def url_of(listening: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with our deadlines, which on a signal answers what it has admitted and then ends normally."""
+    """uvicorn with our limits, which on a signal answers what it has admitted and then ends normally."""
 
     def __init__(self, app: FastAPI, *, drain_seconds: float) -> None:
         self._service: Service = app.state.service
+        self._drain_seconds = drain_seconds
+        limits = self._service.limits
+        max_connections = most_connections(limits.max_connections)
+        protocol = functools.partial(
+            BoundedProtocol, answer_seconds=limits.answer_seconds, max_connections=max_connections
+        )
         super().__init__(
             uvicorn.Config(
                 app,
-                http=DeadlineProtocol,
+                # All that uvicorn does with it is to call it.
+                http=cast(type[asyncio.Protocol], protocol),
                 ws="none",
                 loop="asyncio",
                 lifespan="on",
@@ -352,7 +387,9 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_graceful_shutdown=max(1, round(drain_seconds)),
+                backlog=backlog_for(max_connections),
+                # Before that, `shutdown` has ended everything that is expected.
+                timeout_graceful_shutdown=round(drain_seconds) + GRACE_SECONDS,
             )
         )
 
@@ -371,5 +408,34 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Accept nothing more and answer what was accepted; a second Ctrl-C does not wait for that."""
+        if self.should_exit and sig == signal.SIGINT:
+            # There is nothing to save. A normal end would cancel every request, with a traceback for each,
+            # and wait for the thread in which the model computes.
+            print("electra: interrupted: at the second signal, requests were not answered", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
         self._service.drain()
         super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does it; a flood of connections does not become a flood of lines in the log."""
+        asyncio.get_running_loop().set_exception_handler(note_loop_error)
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does it; who is not answered in time is cut off.
+
+        uvicorn would cancel such requests, with a traceback for each. A request whose connection is lost ends
+        by itself.
+        """
+        cut = asyncio.get_running_loop().call_later(self._drain_seconds, self._cut_connections)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cut.cancel()
+
+    def _cut_connections(self) -> None:
+        connections = list(self.server_state.connections)
+        logger.warning("%d connections are cut: their requests were not answered in time", len(connections))
+        for connection in connections:
+            connection.transport.abort()

@@ -3,6 +3,10 @@
 All bookkeeping happens in the event loop and needs no locks; only the model runs in threads. Calls gather
 while it computes. Then the oldest one decides what is computed next, and others of its kind join it: batches
 grow with the load by themselves, and no call waits for a batch to fill.
+
+The time of a call is bounded twice: a request may ask for so much work (`requests.make_call`), and when
+nobody waits for a call any more, because of the deadline or because clients have left, the model stops after
+the batch of rows at hand (`computing_while`).
 """
 
 import asyncio
@@ -12,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from electra.prediction.windows import AbandonedError, computing_while
 from electra.serve.errors import ApiError
 from electra.serve.limits import Limits
 
@@ -124,7 +129,7 @@ class Batcher:
             if not group:
                 self._arrived.clear()
                 continue
-            outcomes = await loop.run_in_executor(threads, self._outcomes, [job.call for job in group])
+            outcomes = await loop.run_in_executor(threads, self._outcomes, group)
             for job, outcome in zip(group, outcomes, strict=True):
                 if not job.outcome.done():
                     job.outcome.set_result(outcome)
@@ -149,18 +154,22 @@ class Batcher:
             del self._waiting[job]
         return group
 
-    def _outcomes(self, calls: Sequence[Call]) -> list[list[Any] | Exception]:
+    def _outcomes(self, group: Sequence[_Job]) -> list[list[Any] | Exception]:
         """In a thread: compute all calls as one and divide the results."""
         try:
-            together = merged(calls)
-            results = self._compute(together)
+            together = merged([job.call for job in group])
+            # An outcome that is there already is the end of the wait, by the deadline or by the client.
+            with computing_while(lambda: not all(job.outcome.done() for job in group)):
+                results = self._compute(together)
             assert len(results) == together.size, "the model must return one result for each text"
             self._on_batch(together)
+        except AbandonedError as error:
+            return [error] * len(group)
         except Exception as error:
             # One bad call must not spoil those that were computed with it.
-            return [error] if len(calls) == 1 else [self._outcomes([call])[0] for call in calls]
+            return [error] if len(group) == 1 else [self._outcomes([job])[0] for job in group]
         rest = iter(results)
-        return [[next(rest) for _ in range(call.size)] for call in calls]
+        return [[next(rest) for _ in range(job.call.size)] for job in group]
 
 
 def merged(calls: Sequence[Call]) -> Call:

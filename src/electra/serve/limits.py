@@ -1,13 +1,12 @@
-"""Connections and requests as they come -> those that keep to the limits of the server.
+"""Requests as they come -> those that keep to the limits of the server.
 
-uvicorn bounds neither the size of a body nor the time that a client takes to send it. So there are two guards
-in front of the app, in the order in which a request meets them:
+uvicorn bounds neither the size of a body nor the time that a client takes to send it. So a request meets one
+guard after the other:
 
-`DeadlineProtocol`       a connection: the head of a request has to arrive in time
-`AdmissionMiddleware`    a request: its key, then the size and the time of its body, before the app sees any
-
-Limits on the texts of a request are checked when its fields are known (`requests.make_call`), and the length
-of the queue when it gets there (`batching`).
+`connections.BoundedProtocol`    its connection: how many there are, its head, and whether answers are taken
+`AdmissionMiddleware`            host and key, then the size and the time of its body, before the app sees any
+`requests.make_call`             the texts of its fields
+`batching.Batcher`               the length of the queue, and the time until the answer
 """
 
 import asyncio
@@ -17,18 +16,14 @@ import hmac
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import h11
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from electra.errors import InputError
 from electra.serve.errors import ApiError, error_response
+from electra.serve.hosts import Hosts
 
-HEAD_SECONDS = 10.0
-"""In which the head of a request has to arrive."""
 LINGER_SECONDS = 2.0
 """For how long the rest of a refused body is read and thrown away."""
 BODIES_PER_PLACE = 4
@@ -55,6 +50,10 @@ class Limits:
     """Seconds in which the whole body has to arrive."""
     chunk_seconds: float = 5.0
     """Seconds in which the next part of the body has to arrive."""
+    answer_seconds: float = 20.0
+    """Seconds in which a client has to take an answer; after that the connection is cut."""
+    max_connections: int = 512
+    """Connections at the same time, if the process may open twice as many files; the next one is refused."""
     drain_seconds: float = 30.0
     """Seconds for answering open requests when the server is asked to stop."""
 
@@ -70,45 +69,12 @@ class Limits:
         return BODIES_PER_PLACE * self.queue_size
 
 
-class DeadlineProtocol(H11Protocol):
-    """HTTP on a connection that is closed if a request's head does not arrive in time."""
-
-    _head_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """Start the clock for the first head."""
-        super().connection_made(transport)
-        self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        """Stop the clock when the head is whole; start it with the first byte of the next one."""
-        super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
-            self._await_head()
-        else:
-            self._stop_clock()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
-        self._stop_clock()
-        super().connection_lost(exc)
-
-    def _await_head(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.timeout_keep_alive_handler)
-
-    def _stop_clock(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-
 class ClientGoneError(Exception):
     """The client closed the connection before its request was whole: there is nobody to answer."""
 
 
 class AdmissionMiddleware:
-    """Reads a request and passes it on to `app` if it has the key and a body within the limits.
+    """Reads a request and passes it on to `app` if it has a host, the key and a body as they should be.
 
     Plain ASGI in front of FastAPI, which reads the whole body before it checks anything: here the key is
     compared before the body is read, and the body is counted and timed while it arrives. A request is
@@ -121,6 +87,7 @@ class AdmissionMiddleware:
         *,
         limits: Limits,
         key: str | None = None,
+        hosts: Hosts | None = None,
         is_public: Callable[[str], bool] = lambda path: False,
         is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -128,6 +95,7 @@ class AdmissionMiddleware:
         self._app = app
         self._limits = limits
         self._key = None if key is None else key.encode()
+        self._hosts = hosts or Hosts()
         self._is_public = is_public
         self._is_draining = is_draining
         self._num_bodies = 0
@@ -137,9 +105,11 @@ class AdmissionMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        headers = Headers(scope=scope)
         try:
+            self._hosts.check(headers)
             if not self._is_public(scope["path"]):
-                self._check_key(Headers(scope=scope))
+                self._check_key(headers)
                 self._check_capacity()
             body = await self._read_body(scope, receive)
         except ApiError as error:

@@ -32,9 +32,10 @@ from typing_extensions import TypedDict, is_typeddict  # pydantic needs these be
 from electra.model.heads import Pooling
 from electra.prediction.scoring import By, Method, TokenDetail
 from electra.serve.batching import Call
-from electra.serve.errors import ApiError
+from electra.serve.errors import ApiError, shortened
 from electra.serve.limits import Limits
 from electra.show import did_you_mean
+from electra.tasks.families.family import MAX_PAIR_WINDOWS
 from electra.tasks.families.table import task_abilities
 from electra.text.spans import MASK
 
@@ -46,8 +47,6 @@ CHARACTERS_OF_TOKEN = 4
 """So many make a token of most languages, roughly."""
 UNKNOWN = "unknown_field"
 """The type of pydantic's error for a field that a body may not have."""
-MAX_NAME = 80
-"""How much of an unknown field's name an error repeats."""
 
 
 # Bodies
@@ -86,7 +85,7 @@ class AbilityRequest(BaseModel):
         unknown = [name for name in body if name not in known] if isinstance(body, dict) else []
         if not unknown:
             return body
-        name = unknown[0][:MAX_NAME].encode(errors="replace").decode()
+        name = shortened(unknown[0])
         guess = did_you_mean(name, known, cutoff=0.5) or f"; expected {', '.join(known)}"
         raise PydanticCustomError(UNKNOWN, "unknown field {field}{guess}", {"field": name, "guess": guess})
 
@@ -111,10 +110,16 @@ def example(**values: Any) -> ConfigDict:
 def pair_cost(first: Sequence[str], second: Sequence[str], *, row_length: int) -> int:
     """Characters to read for pairs of texts, roughly.
 
-    If neither text of a pair fits into half a row, each window of one is read with each window of the other.
+    If neither text of a pair fits into half a row, each window of one is read with each window of the other,
+    up to a number of rows; above it, with one of the other's (`pair_windows`).
     """
-    pairs = zip(first, second, strict=True)
-    return sum(max(len(a) + len(b), 2 * len(a) * len(b) // row_length) for a, b in pairs)
+    most = MAX_PAIR_WINDOWS * CHARACTERS_OF_TOKEN * row_length
+
+    def cost(a: int, b: int) -> int:
+        # Windows overlap, and have half of a row.
+        return max(a + b, min(2 * a * b // row_length, max(most, 3 * max(a, b))))
+
+    return sum(cost(len(a), len(b)) for a, b in zip(first, second, strict=True))
 
 
 class DetectRequest(AbilityRequest):
