@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ModelConfig,
         ObjectiveName,
         PretrainTrainConfig,
+        ReplacedSpanConfig,
         SinglePassConfig,
         TwoStageConfig,
     )
@@ -330,6 +331,7 @@ def pretrain(
     two_stage: "TwoStageConfig | Group | None" = None,
     adversarial: "AdversarialConfig | Group | None" = None,
     single_pass: "SinglePassConfig | Group | None" = None,
+    replaced_span: "ReplacedSpanConfig | Group | None" = None,
     valid_rows: int | None = None,
     checkpoint: "CheckpointConfig | Group | None" = None,
     log: "LogConfig | Group | None" = None,

@@ -10,7 +10,7 @@ import torch
 from electra.model.sizes import EncoderConfig
 from electra.pretraining import metrics
 from electra.pretraining.config import GeneratorConfig, PretrainConfig
-from electra.pretraining.masking import Inputs, StepRandom, TokenFacts
+from electra.pretraining.masking import Inputs, MaskingConfig, StepRandom, TokenFacts
 from electra.pretraining.ngrams import index_ids
 from electra.pretraining.objectives import build_objective
 from electra.pretraining.objectives.protocol import Objective
@@ -32,6 +32,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "adversarial": {},
     "electric": {"generator": GeneratorConfig(kind="two_tower", width=0.5)},
     "single_pass": {"generator": GeneratorConfig(kind="ngram"), "discriminator_weight": 10.0},
+    # Rows are short: of 15 % there would be no span of three tokens.
+    "replaced_span": {"masking": MaskingConfig(strategy="span", mask_token_prob=1.0, mask_prob=0.3)},
 }
 
 
@@ -106,7 +108,12 @@ class Toy:
 
 
 def make_toy() -> Toy:
-    tokens = TokenFacts(vocab_size=VOCAB_SIZE, mask_id=MASK, special_ids=(PAD, CLS, SEP, MASK))
+    tokens = TokenFacts(
+        vocab_size=VOCAB_SIZE,
+        mask_id=MASK,
+        special_ids=(PAD, CLS, SEP, MASK),
+        continues_word_V=torch.zeros(VOCAB_SIZE, dtype=torch.bool),
+    )
     toy = Toy(
         tokens,
         EncoderConfig(

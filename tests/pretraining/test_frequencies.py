@@ -63,6 +63,7 @@ def test_special_tokens_are_the_least_frequent_of_all(sizes):
         # One of ten is replaced, not 15 %.
         ("single_pass", {"kind": "unigram"}, -2.20),
         ("electric", {"kind": "two_tower"}, 0.0),
+        ("replaced_span", {}, -1.73),
     ],
 )
 def test_a_head_that_judges_something_else_begins_at_zero(objective, generator, begins_at, sizes):

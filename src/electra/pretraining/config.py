@@ -126,6 +126,7 @@ ObjectiveName = Literal[
     "adversarial",
     "electric",
     "single_pass",
+    "replaced_span",
 ]
 GeneratorKind = Literal["mlm", "uniform", "unigram", "two_tower", "ngram"]
 LARGEST_GENERATOR = 10
@@ -133,7 +134,7 @@ LARGEST_GENERATOR = 10
 UNTRAINED: tuple[GeneratorKind, ...] = ("uniform", "unigram", "ngram")
 """Generators without a network."""
 DETECTING: tuple[ObjectiveName, ...] = (
-    *("electra", "electra_15", "two_stage", "adversarial", "electric", "single_pass"),
+    *("electra", "electra_15", "two_stage", "adversarial", "electric", "single_pass", "replaced_span"),
 )
 """Objectives with a head that tells replaced tokens."""
 CORRECTING: tuple[ObjectiveName, ...] = ("electra", "electra_15", "single_pass")
@@ -261,12 +262,30 @@ class SinglePassConfig:
             )
 
 
-SINGLE_PASS_DEFAULTS = {
-    "generator.kind": "ngram",
-    "masking.mask_token_prob": 1.0,
-    "discriminator_weight": 10.0,
+@dataclass(frozen=True, kw_only=True)
+class ReplacedSpanConfig:
+    """Spans that the generator rewrites from left to right. Which tokens are masked `masking` says."""
+
+    max_tokens: int = 8
+    """Longest span that is rewritten as one, in tokens: a longer run of masked tokens is cut into several.
+    Each token beyond the first takes one more pass of the generator, over the spans alone."""
+    boundaries: Literal["off", "on"] = "off"
+    """Whether the discriminator must also tell at which tokens rewritten spans begin and end."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise InputError(f"replaced_span.max_tokens is {self.max_tokens}, expected 1 or more tokens")
+
+
+OBJECTIVE_DEFAULTS: dict[ObjectiveName, dict[str, Any]] = {
+    "single_pass": {
+        "generator.kind": "ngram",
+        "masking.mask_token_prob": 1.0,
+        "discriminator_weight": 10.0,
+    },
+    "replaced_span": {"masking.strategy": "span", "masking.mask_token_prob": 1.0},
 }
-"""What single_pass has in place of the paper's values for two networks, where nobody says otherwise."""
+"""What an objective has in place of the paper's values, where nobody says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +319,7 @@ class PretrainConfig:
     two_stage: TwoStageConfig = field(default_factory=TwoStageConfig)
     adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
     single_pass: SinglePassConfig = field(default_factory=SinglePassConfig)
+    replaced_span: ReplacedSpanConfig = field(default_factory=ReplacedSpanConfig)
 
     def __post_init__(self) -> None:
         for key in ("generator_weight", "discriminator_weight", "recovery_weight"):
@@ -417,8 +437,8 @@ def paper_defaults(given: Given[Any]) -> dict[str, Any]:
         structure = run_keys(start) if is_run(start) else folder_keys(start)
     size = given.values.get("model.size", structure.get("model.size", ModelConfig.size))
     values: dict[str, Any] = {**paper_values(size), **structure}
-    if given.values.get("objective", values.get("objective")) == "single_pass":
-        values = {**SINGLE_PASS_DEFAULTS, **values}
+    objective = given.values.get("objective", values.get("objective"))
+    values = {**OBJECTIVE_DEFAULTS.get(objective, {}), **values}
     if given.values.get("train.max_time") or given.values.get("train.max_tokens"):
         # Another budget was chosen than a number of steps.
         del values["train.steps"]

@@ -31,6 +31,7 @@ def flops_per_token(config: PretrainConfig, encoder: EncoderConfig, *, length: i
     """Matrix products of forward and backward pass, as torch counts them, in rows of `length` tokens.
 
     A second pass for sampling without dropout, and what adversarial and electric compute twice, is left out.
+    That of replaced_span is the most that it can be: as if no token were the first of its span.
     """
     masked = config.masking.mask_prob
     if config.objective == "mlm":
@@ -52,7 +53,11 @@ def flops_per_token(config: PretrainConfig, encoder: EncoderConfig, *, length: i
     generator = generator_config(encoder, width=config.generator.width, depth=config.generator.depth)
     towers = 2 if config.generator.kind == "two_tower" else 1
     predicted = 1.0 if config.objective == "electric" else masked
-    return total + towers * _encoder(generator, length) + predicted * _vocabulary(generator)
+    total += towers * _encoder(generator, length) + predicted * _vocabulary(generator)
+    if config.objective == "replaced_span" and config.replaced_span.max_tokens > 1:
+        # Tokens of spans are read once more, and once more they are written: forward, a third of a step.
+        total += masked * ((1 + 1 / 3) * _encoder(generator, length) + _vocabulary(generator) / 3)
+    return total
 
 
 def _encoder(config: EncoderConfig, length: int) -> float:

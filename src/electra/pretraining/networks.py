@@ -33,7 +33,7 @@ from electra.pretraining.masking import TokenFacts
 from electra.pretraining.ngrams import Leaving, NgramIndex, frequency_index
 from electra.pretraining.sampling import Unigram
 
-JUDGE_EVERY_POSITION = ("electra", "two_stage", "adversarial", "single_pass")
+JUDGE_EVERY_POSITION = ("electra", "two_stage", "adversarial", "single_pass", "replaced_span")
 """Objectives whose discriminator does, at least where nothing is masked. The gate of all_tokens_mlm and the
 energy of electric are others."""
 
@@ -198,17 +198,23 @@ class Networks(NamedTuple):
     discriminator: Encoder
 
 
-def build_networks(config: GeneratorConfig, encoder: EncoderConfig, tokens: TokenFacts) -> Networks:
+def build_networks(
+    config: GeneratorConfig,
+    encoder: EncoderConfig,
+    tokens: TokenFacts,
+    *,
+    make_generator: Callable[[EncoderConfig], Encoder] = Encoder,
+) -> Networks:
     """Generator and discriminator, with the weights shared that the config names."""
     if config.kind == "ngram":
         return Networks(host_generator(config, tokens), None, Encoder(encoder))
     if config.kind in UNTRAINED:
         return Networks(_fixed_generator(config, tokens), None, Encoder(encoder))
     if config.sharing == "all":
-        both = Encoder(encoder)
+        both = make_generator(encoder)
         return Networks(both, GeneratorHead(encoder), both)
     size = generator_config(encoder, width=config.width, depth=config.depth)
-    generator: Encoder | TwoTowers = Encoder(size)
+    generator: Encoder | TwoTowers = make_generator(size)
     if config.kind == "two_tower":
         generator = TwoTowers(size)
         size = dataclasses.replace(size, hidden_size=2 * size.hidden_size)

@@ -108,6 +108,14 @@ def test_a_head_that_sees_the_first_token_learns_too(toy):
 
 
 @pytest.mark.slow
+def test_replaced_span(toy):
+    found = trained(toy, "replaced_span", 60)
+    assert found["mlm_loss"] < 0.9 * toy.unigram_entropy
+    assert found["discriminator_loss"] < 0.8 * majority_loss(toy, found)
+    assert found["discriminator_auc"] > 0.8
+
+
+@pytest.mark.slow
 def test_adversarial(toy):
     found = trained(toy, "adversarial", 40)
     assert found["discriminator_loss"] < 0.7 * majority_loss(toy, found)

@@ -9,7 +9,13 @@ import torch
 from electra.model import names
 from electra.model.encoder import Encoder, ZeroLinear
 from electra.pretraining import metrics
-from electra.pretraining.config import CORRECTING, AdversarialConfig, GeneratorConfig, ObjectiveName
+from electra.pretraining.config import (
+    CORRECTING,
+    AdversarialConfig,
+    GeneratorConfig,
+    ObjectiveName,
+    ReplacedSpanConfig,
+)
 from electra.pretraining.masking import Inputs, StepRandom
 from electra.pretraining.objectives import OBJECTIVES
 from electra.pretraining.objectives.protocol import Counts
@@ -52,6 +58,7 @@ def test_every_name_has_a_class():
         *((name, {}) for name in OBJECTIVES),
         *((name, {"correction": "proposed", "discriminator_head": "with_cls"}) for name in CORRECTING),
         *((name, {"generator": GeneratorConfig(kind="ngram")}) for name in ("electra", "all_tokens_mlm")),
+        ("replaced_span", {"replaced_span": ReplacedSpanConfig(boundaries="on", max_tokens=2)}),
     ],
 )
 def test_parts_of_a_batch_add_up_to_the_whole(toy, name, changes):
@@ -106,9 +113,12 @@ def test_the_encoder_for_fine_tuning_is_full_size_and_learns(toy, name):
         assert len(names.encoder_to_transformers(state)) == len(state)
 
 
-# mlm corrupts nothing, to electric a sample is noise even if it is the original token, and single_pass
-# corrupts other positions than it masks.
-@pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - {"mlm", "electric", "single_pass"}))
+# mlm corrupts nothing, to electric a sample is noise even if it is the original token, single_pass corrupts
+# other positions than it masks, and replaced_span labels whole spans.
+OTHER_LABELS = {"mlm", "electric", "single_pass", "replaced_span"}
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - OTHER_LABELS))
 def test_labels_say_where_the_corrupted_row_differs(toy, name):
     inputs = toy.inputs(512)
     random = dataclasses.replace(RANDOM, num_rows=512)
@@ -163,6 +173,8 @@ def test_weights_that_are_no_numbers_give_a_loss_that_is_none(toy, name):
         ("single_pass", 0, {"correction": "proposed", "discriminator_head": "with_cls"}),
         ("electra", 0, {"generator": GeneratorConfig(temperature=2.0, temperature_end=0.5)}),
         ("electra", 0, {"generator": GeneratorConfig(sampling_dropout="off", correct_token="forbidden")}),
+        ("replaced_span", 0, {"replaced_span": ReplacedSpanConfig(boundaries="on", max_tokens=1)}),
+        ("replaced_span", 0, {"generator": GeneratorConfig(sampling_dropout="off", temperature=2.0)}),
     ],
 )
 def test_a_step_looks_at_no_value(toy, name, step, changes):

@@ -12,6 +12,7 @@ from electra.pretraining.objectives.electra import Electra, Electra15
 from electra.pretraining.objectives.electric import Electric
 from electra.pretraining.objectives.mlm import AllTokensMlm, MaskedLanguageModelling, ReplaceMlm
 from electra.pretraining.objectives.protocol import Objective
+from electra.pretraining.objectives.replaced_span import ReplacedSpan
 from electra.pretraining.objectives.single_pass import SinglePass
 from electra.pretraining.objectives.two_stage import TwoStage
 from electra.seeds import torch_generator
@@ -26,6 +27,7 @@ OBJECTIVES: dict[ObjectiveName, type[Objective]] = {
     "adversarial": Adversarial,
     "electric": Electric,
     "single_pass": SinglePass,
+    "replaced_span": ReplacedSpan,
 }
 
 

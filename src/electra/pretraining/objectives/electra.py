@@ -102,14 +102,22 @@ def _judge(
         if config.draws_as_is:
             sampled_C = draw_tokens(judged.probs_CV, uniform_C)
         else:
-            sampled_C = sample(
-                logits_CV,
-                uniform_C,
-                method=config.sampling,
-                temperature=config.temperature,
-                forbidden_P=original_C if config.correct_token == "forbidden" else None,
-            )
+            (sampled_C,) = draw(logits_CV, original_C, uniform_C, config=config)
     return judged.loss_C, judged.best_C == original_C, entropy_C, sampled_C
+
+
+def draw(
+    logits_CV: Tensor, original_C: Tensor, uniform_C: Tensor, *, config: GeneratorConfig
+) -> tuple[Tensor]:
+    """A function for `reduce`: tokens sampled as the config says."""
+    sampled_C = sample(
+        logits_CV,
+        uniform_C,
+        method=config.sampling,
+        temperature=config.temperature,
+        forbidden_P=original_C if config.correct_token == "forbidden" else None,
+    )
+    return (sampled_C,)
 
 
 def predict_tokens(logits_CV: Tensor, original_C: Tensor) -> tuple[Tensor, Tensor]:
