@@ -6,24 +6,26 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "electra"
-BASE = {"config", "errors", "files", "progress", "seeds", "show"}
+BASE = {"config", "errors", "files", "progress", "schema", "seeds", "show"}
 MAY_IMPORT = {
     "config": {"errors", "recipes", "show"},
     "errors": set(),
-    "files": {"errors"},
+    "files": {"errors", "schema"},
     "progress": {"show"},
+    "protobuf": set(),
     "recipes": {"errors", "show"},
+    "schema": {"errors"},
     "seeds": set(),
     "show": set(),
     "tensors": {"errors", "files"},
     "demo": BASE,
     "text": {*BASE, "demo"},
-    "model": {"config", "errors", "files", "show", "tensors", "text.tokenizer"},
+    "model": {"config", "errors", "files", "schema", "show", "tensors", "text.tokenizer"},
     "train": {*BASE, "model", "tensors"},
     "pretraining": {*BASE, "text", "model", "train"},
     "tasks": {*BASE, "text", "model", "train"},
-    "prediction": {*BASE, "text", "model", "tasks"},
-    "formats": {*BASE, "text", "model", "train", "pretraining", "tasks", "prediction"},
+    "prediction": {*BASE, "protobuf", "text", "model", "tasks"},
+    "formats": {*BASE, "protobuf", "text", "model", "train", "pretraining", "tasks", "prediction"},
     "serve": {*BASE, "text", "model", "tasks", "prediction"},
     "report": {"errors", "files", "show"},
     "bench": {

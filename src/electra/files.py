@@ -10,14 +10,16 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Annotated, Any, Literal, TypedDict
 
 from electra.errors import InputError
+from electra.schema import Within, check, short
 
 
 def _mode_of_new_files() -> int:
@@ -86,12 +88,60 @@ def write_json(path: Path, value: object) -> None:
     write_file(path, lambda file: file.write(to_json(value)))
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON, or say which file is not."""
+def read_json(path: Path, form: Any = Any) -> Any:
+    """Read JSON, or say which file is not, or which of its values is not of a form (see `schema`)."""
     try:
-        return json.loads(path.read_bytes())
+        text = path.read_bytes()
+        content = json.loads(text)
+        if _SURROGATE.search(text):
+            # Two of them are a character. One is none, and would stop us where it is written or shown.
+            json.dumps(content, ensure_ascii=False).encode()
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not readable JSON: {error}") from error
+    except RecursionError:
+        raise InputError(f"{path} is not readable JSON: {_TOO_DEEP}") from None
+    if _is_deep(content):
+        raise InputError(f"{path} is not readable JSON: {_TOO_DEEP}")
+    check(content, form, where=str(path))
+    return content
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_DEEPEST = 64
+_TOO_DEEP = f"lists and objects lie in each other more than {_DEEPEST} deep"
+
+
+def _is_deep(content: Any) -> bool:
+    """Whether whoever goes down into some data would have to go far: Python gives up in the thousands."""
+    level = [content] if isinstance(content, dict | list) else []
+    for _ in range(_DEEPEST + 1):
+        lists = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for inside in lists for one in inside if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+class SealedFile(TypedDict):
+    """What a manifest says of a file."""
+
+    bytes: Annotated[int, Within(0)]
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """What all manifests have."""
+
+    kind: str
+    files: dict[str, SealedFile]
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Whether what a file in a folder names lies there, or would: not above it, and not behind a link."""
+    place, real = (folder / name).resolve(), folder.resolve()
+    # The cache of the Hugging Face hub: SNAPSHOTS/REVISION is a folder of links to files in BLOBS.
+    blobs = real.parent.parent / "blobs" if real.parent.name == "snapshots" else None
+    return place.is_relative_to(real) or place.parent == blobs
 
 
 def require_folder(folder: Path, *, key: str) -> None:
@@ -187,21 +237,27 @@ def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
     )
 
 
-def read_manifest(folder: Path, *, kind: str) -> dict[str, Any]:
-    """The facts of a sealed folder; its own checksum and its `kind` are checked, its files are not."""
+def read_manifest(folder: Path, *, kind: str, form: Any = Manifest) -> dict[str, Any]:
+    """The facts of a sealed folder; its own checksum, its `kind` and its form are checked, its files are not.
+
+    A checksum tells damage, not intent: whoever changes a manifest can seal it again.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} is not a finished {kind}: it has no {MANIFEST}")
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is damaged: it holds no JSON object")
+    content: dict[str, Any] = read_json(path, dict[str, Any])
     checksum = content.pop("manifest_sha256", None)
-    whole = {**content, "manifest_sha256": hashlib.sha256(to_json(content)).hexdigest()}
+    try:
+        whole = {**content, "manifest_sha256": hashlib.sha256(to_json(content)).hexdigest()}
+    except ValueError as error:
+        # Numbers such as NaN, which Python reads and we never write.
+        raise InputError(f"{path} is damaged: {error}") from error
     # Comparing the bytes, not the values, also finds damage that JSON does not see, such as a changed blank.
     if checksum != whole["manifest_sha256"] or path.read_bytes() != to_json(whole):
         raise InputError(f"{path} is damaged: its checksum does not match its content")
     if content.get("kind") != kind:
-        raise InputError(f"{folder} holds a {content.get('kind')}, expected a {kind}")
+        raise InputError(f"{folder} holds a {short(content.get('kind'))}, expected a {kind}")
+    check(content, form, where=str(path))
     return content
 
 

@@ -35,7 +35,7 @@ def read_tensors(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
     try:
         tensors = safetensors.torch.load(content)
         return {**tensors, **{name: tensors[first] for name, first in _shared_names(content).items()}}
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise InputError(f"{path} is not a readable safetensors file: {error}") from error
 
 
@@ -60,5 +60,7 @@ def write_tensors(
 def _shared_names(content: bytes) -> dict[str, str]:
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
     header = json.loads(content[_LENGTH_BYTES : _LENGTH_BYTES + length])
-    names: dict[str, str] = json.loads(header.get("__metadata__", {}).get(_SHARED, "{}"))
+    names = json.loads(header.get("__metadata__", {}).get(_SHARED, "{}"))
+    if not isinstance(names, dict):
+        raise ValueError(f"{_SHARED} is no JSON object")
     return names

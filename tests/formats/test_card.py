@@ -1,11 +1,15 @@
+import html
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from markdown_it import MarkdownIt
 
 from electra import files
+from electra.errors import InputError
 from electra.formats.card import (
     ABOUT,
     CARD,
@@ -148,7 +152,7 @@ def test_the_hub_reads_what_the_owner_said(run, tmp_path):
         "pipeline_tag": "fill-mask",
         "tags": ["electra"],
     }
-    assert rest.startswith("\n# A | model\n")
+    assert rest.startswith("\n# A \\| model\n")
 
 
 def test_what_is_not_known_is_left_out(run, tmp_path):
@@ -193,3 +197,53 @@ def test_a_cell_stays_in_its_table(run):
     loaded = for_transformers(source, Path("nowhere"), "ElectraForPreTraining")
     lines = list(card_lines(source, loaded, GIVEN, {"Data": {"Corpus": "a | b\nc"}}))
     assert "| Corpus | a \\| b c |" in lines
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "[click](javascript:alert)",
+    "![x](http://host/pixel.png)",
+    "a | b | c",
+    "__init__ *bold* `code` ~~gone~~ $x$",
+    "---\nlicense: mine\n---",
+    "two\n\n# lines",
+    "&lt;b&gt; \\| \\",
+    "left\u202eright",
+]
+
+
+def shown(card):
+    """A card as a page shows it: its HTML, and its text."""
+    _, _, rest = card.split("---\n", 2)
+    page = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(rest)
+    return page, html.unescape(re.sub(r"<[^>]*>", "", page))
+
+
+def test_names_and_labels_are_shown_as_they_are_and_do_nothing(make_tuned, tmp_path):
+    _, folder = make_tuned(Classification(HOSTILE))
+    given = OwnerFacts(name="".join(HOSTILE), license="mit\n---\n# x", language=("en\n---\n<b>",))
+    card = export(folder / "final", tmp_path / "out", given=given)
+    page, text = shown(card)
+    for label in HOSTILE:
+        assert " ".join(label.replace("\u202e", " ").split()) in text
+    assert "<h1>two" not in page
+    for element in ("script", "img", "a ", "em>", "strong>", "del>", "s>"):
+        assert f"<{element}" not in page
+    assert yaml.safe_load(card.split("---\n", 2)[1])["license"] == "mit --- # x"
+
+
+def test_facts_that_a_folder_tells_stay_in_their_table(run, tmp_path):
+    copied = shutil.copytree(run, tmp_path / "run")
+    export(copied, tmp_path / "once")
+    manifest = files.read_manifest(tmp_path / "once", kind="exported model")
+    del manifest["files"]
+    manifest[ABOUT] = {HOSTILE[0]: {HOSTILE[3]: HOSTILE[1], "mlm_loss": "0.93"}}
+    files.write_manifest(tmp_path / "once", manifest)
+    page, _ = shown(export(tmp_path / "once", tmp_path / "again"))
+    assert "<script" not in page
+    assert f"<td>{HOSTILE[3]}</td>\n<td>{HOSTILE[1]}</td>" in page
+    assert "<td>mlm_loss</td>\n<td>0.93</td>" in page
+    manifest[ABOUT] = {"Data": {"Corpus": 3}}
+    files.write_manifest(tmp_path / "once", manifest)
+    with pytest.raises(InputError, match=r"manifest\.json: about\.Data\.Corpus is 3, expected a text"):
+        export(tmp_path / "once", tmp_path / "more")

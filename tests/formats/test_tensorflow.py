@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from electra.errors import InputError
-from electra.formats.imported import check_shapes
 from electra.formats.tensorflow import read_tensorflow, recognise
 from electra.model import names
 from electra.model.heads import gather_positions
 from electra.model.sizes import GENERATOR_WIDTH, EncoderConfig, generator_config
+from electra.model.store import require_networks
 from foreign_models import build_model, tiny_sizes, write_bundle, write_vocabulary
 
 pytestmark = pytest.mark.numeric
@@ -154,7 +154,7 @@ def test_every_size_of_the_authors_is_recognised(size, shared: Path):
         once[ours] = torch.empty(shape[::-1] if name.endswith("kernel") else shape, device="meta")
     state = names.name_shared_twice(once)
     sizes = recognise(state, where=size)
-    check_shapes(sizes, state, where=size)
+    require_networks(sizes, state, where=size)
     expected = EncoderConfig.preset(size)
     generator = generator_config(expected, width=GENERATOR_WIDTH[size])
     assert sizes == {"discriminator": expected, "generator": generator}

@@ -13,7 +13,7 @@ from electra import files
 from electra.errors import InputError
 from electra.model import store
 from electra.model.encoder import initialise
-from electra.model.store import ModelFolder, open_model, write_networks
+from electra.model.store import ModelFolder, filled, open_model, room_for, write_networks
 from electra.prediction.load import load
 from electra.pretraining.config import PretrainConfig
 from electra.pretraining.masking import TokenFacts
@@ -217,9 +217,9 @@ def rewrite_config(folder, **changes):
         ({"model_type": "roberta"}, r"config\.json.*model_type.*'roberta'.*'electra'.*'bert'"),
         ({"hidden_act": "relu"}, r"config\.json.*hidden_act.*'relu'"),
         ({"hidden_size": None}, r"config\.json.*hidden_size"),
-        ({"num_hidden_layers": 3}, r"\blayers\.2\."),
-        ({"num_hidden_layers": 1}, r"\blayers\.1\."),
-        ({"intermediate_size": 256}, r"feed_forward.*\[512.*\[256"),
+        ({"num_hidden_layers": 3}, r"config\.json: num_hidden_layers is 3, expected 2"),
+        ({"num_hidden_layers": 1}, r"config\.json: num_hidden_layers is 1, expected 2"),
+        ({"intermediate_size": 256}, r"config\.json: intermediate_size is 256, expected 512"),
         ({"vocab_size": 100}, r"tokenizer.*\b100\b"),
     ],
 )
@@ -311,7 +311,7 @@ def test_pickles_without_weights_and_other_files(pickled):
         ({"weight_map": {"a": "pytorch_model-1.bin"}}, r"lacks pytorch_model-1\.bin"),
         ({"weight_map": {"a": "../elsewhere.bin"}}, r"'\.\./elsewhere\.bin', expected a file beside it"),
         ({"metadata": {}}, "weight_map"),
-        ([], "weight_map"),
+        ([], r"index\.json holds \[\], expected a JSON object"),
     ],
 )
 def test_an_index_that_is_not_whole(pickled, content, reason):
@@ -433,3 +433,11 @@ def test_a_published_encoder_gives_its_published_vectors(assert_published):
     rows = family.rows([pair], tokenizer, max_length=16)
     vector, _ = outputs_of(TaskModel(encoder, {"near": family}), "near", rows, pad_id=tokenizer.pad_id)
     assert_published(vector)
+
+
+def test_a_module_gets_no_more_memory_than_its_weights_explain():
+    with pytest.raises(InputError, match=r"here.*\[100000, 100000\].*do not belong together"):
+        filled(lambda: nn.Linear(10**5, 10**5), {"weight": torch.zeros(4)}, where="here")
+    # Many small ones, too: they would go on for ever.
+    with pytest.raises(InputError, match="do not belong together"), room_for(where="here"):
+        nn.ModuleList(nn.Linear(4, 4) for _ in range(10**9))

@@ -69,6 +69,13 @@ def test_batching_changes_nothing(model, make_text, method):
     json.dumps(together, allow_nan=False)
 
 
+@pytest.mark.parametrize("ability", ["detect", "fill", "corrupt", "embed", "score"])
+def test_whatever_yields_texts_is_as_good_as_a_list(model, ability):
+    texts = [text for text in TEXTS if text.strip()]
+    assert getattr(model, ability)(text for text in texts) == getattr(model, ability)(texts)
+    assert getattr(model, ability)(dict.fromkeys(texts)) == getattr(model, ability)(tuple(texts))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_threads_may_share_a_model(model, make_text, method):
     many = [[make_text(20, seed=10 * number + part) for part in range(3)] for number in range(6)]

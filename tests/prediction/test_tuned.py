@@ -1,15 +1,17 @@
 import dataclasses
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from electra.errors import InputError
 from electra.prediction.load import load
+from electra.prediction.windows import AbandonedError, computing_while
 from electra.tasks.families.answering import AnswerExample, QuestionAnswering
 from electra.tasks.families.choice import ChoiceExample, MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
-from electra.tasks.families.family import TextExample, pair_windows
+from electra.tasks.families.family import MAX_PAIR_WINDOWS, TextExample, pair_windows
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging, TaggingExample
 from electra.tasks.inference import outputs_of, predict_examples
@@ -105,6 +107,38 @@ def test_two_long_texts_meet_in_all_their_windows():
     found = pair_windows(30, 30, max_length=20)
     assert len(found) == len({part.first for part in found}) * len({part.second for part in found}) > 9
     assert sum(part.weight for part in found) == 30 * 30
+
+
+@pytest.mark.parametrize("lengths", [(3_000, 3_000), (3_000, 300), (300, 3_000), (200, 180)])
+def test_the_time_for_two_long_texts_grows_with_their_length(lengths):
+    found = pair_windows(*lengths, max_length=20)
+    sides = [{part.first for part in found}, {part.second for part in found}]
+    for side, length in zip(sides, lengths, strict=True):
+        assert sum(window.num_judged for window in side) == length
+    most = max(map(len, sides))
+    assert most <= len(found) == len(set(found)) <= max(MAX_PAIR_WINDOWS, most)
+    # No window of either text counts much more than another.
+    for place, side in enumerate(sides):
+        times = Counter(part[place] for part in found)
+        assert set(times) == side
+        assert max(times.values()) <= 2 * min(times.values())
+
+
+def test_two_long_texts_that_are_not_too_long_meet_in_all_their_windows():
+    found = pair_windows(50, 50, max_length=20)
+    sides = [{part.first for part in found}, {part.second for part in found}]
+    assert len(found) == math.prod(map(len, sides)) <= MAX_PAIR_WINDOWS
+    assert found == sorted(found)
+
+
+def test_a_fine_tuned_model_stops_when_nobody_waits_for_it(make_tuned, make_text):
+    _, folder = make_tuned(Classification(("bad", "good")))
+    model = load(folder)
+    texts = [make_text(2_000, seed=seed) for seed in range(20)]
+    asked = []
+    with computing_while(lambda: len(asked.append(1) or asked) < 3), pytest.raises(AbandonedError):
+        model.classify(texts)
+    assert len(asked) == 3
 
 
 def test_similarity_is_the_cosine(make_tuned, assert_alike):
@@ -243,3 +277,36 @@ def test_a_model_has_only_its_own_ability(make_tuned):
     with pytest.raises(InputError, match=r"1 texts.*2 pairs"):
         model.classify(["a"], ["a", "b"])
     assert dataclasses.is_dataclass(model)
+
+
+def once(values):
+    """What can be gone through one time, as a generator."""
+    return (once(value) if isinstance(value, list) else value for value in values)
+
+
+@pytest.mark.parametrize(
+    ("family", "ability", "fields"),
+    [
+        (FAMILIES["classification"], "embed", {"texts": ["the old river", "music"]}),
+        (FAMILIES["classification"], "classify", {"texts": ["the old river", "music"]}),
+        (FAMILIES["multi_label"], "classify", {"texts": ["the old river"], "pairs": ["a small city"]}),
+        (FAMILIES["regression"], "classify", {"texts": ["the old river"], "pairs": ["a small city"]}),
+        (Similarity(), "similarity", {"texts": ["the old river"], "pairs": ["a small city"]}),
+        (Tagging(("A", "B"), "tokens"), "tag", {"texts": ["the old river", ["small", "city"], "music"]}),
+        (
+            QuestionAnswering(answerability="off"),
+            "answer",
+            {"questions": ["old"], "contexts": ["the old river"]},
+        ),
+        (MultipleChoice(), "choose", {"questions": ["old"], "choices": [["river", "city", "music"]]}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_whatever_yields_texts_is_as_good_as_a_list(tuned_once, family, ability, fields):
+    model = load(tuned_once(family)[1])
+    found = getattr(model, ability)(**{name: once(values) for name, values in fields.items()})
+    assert found == getattr(model, ability)(**fields)
+    assert found == model.ask(ability, **{name: once(values) for name, values in fields.items()})
+    first = next(iter(fields))
+    with pytest.raises(InputError, match=rf"{first} is of type int, expected a list"):
+        model.ask(ability, **{**fields, first: 3})

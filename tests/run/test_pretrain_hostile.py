@@ -157,3 +157,13 @@ def test_an_out_that_cannot_be_a_folder_is_refused_before_any_work(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"--out {out}" in line
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("name", ["token_counts.npy", "tokenizer/vocab.txt", "tokenizer/tokenizer.json"])
+def test_what_was_counted_or_named_wrongly_is_found_before_it_is_used(runs, tmp_path, capsys, name):
+    data = shutil.copytree(runs.data, tmp_path / "data")
+    content = bytearray((data / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (data / name).write_bytes(content)
+    runs.pretrain(tmp_path / "run", data=data, code=cli.BAD_INPUT)
+    assert f"{name}: contents changed" in capsys.readouterr().err

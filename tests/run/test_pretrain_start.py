@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from electra import cli, files
@@ -122,6 +123,16 @@ def test_a_start_that_is_none_is_refused(runs, whole, tmp_path, capsys):
     runs.pretrain(tmp_path / "run", start=whole, model__hidden_size=64, code=cli.BAD_INPUT)
     assert "generator." in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "intermediate_size"])
+def test_a_strangers_run_cannot_ask_for_all_memory(whole, runs, tmp_path, capsys, key):
+    start = shutil.copytree(whole, tmp_path / "start")
+    values = yaml.safe_load((start / "config.yaml").read_text())
+    values["model"][key] = 2**30
+    (start / "config.yaml").write_text(yaml.safe_dump(values))
+    started(runs, start, tmp_path / "run", code=cli.BAD_INPUT)
+    assert "they do not belong together" in capsys.readouterr().err
 
 
 SEPARATE = {"train__optimizers": "separate", "train__generator_learning_rate": 0.001}

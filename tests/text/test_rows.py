@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.text.rows import AsGoogle, FullRows
+from electra import cli
+from electra.errors import InputError
+from electra.text.rows import AsGoogle, FullRows, Rows
 
 
 def document(*line_lengths):
@@ -80,3 +82,21 @@ def test_as_google_equals_the_original(shared):
         expected = [(example["input_ids"], example["segment_ids"]) for example in run["examples"]]
         assert rows == expected
         assert rng.random() == run["random_state_after"]
+
+
+@pytest.mark.parametrize("part", ["ids", "offsets", "segments"])
+def test_a_damaged_shard_is_found_when_it_is_first_read(tmp_path, part):
+    """One wrong bit in a row would be trained on, and nobody would ever know."""
+    (tmp_path / "corpus.txt").write_text("\n\n".join(f"the old river {number}." for number in range(200)))
+    command = ["prepare", f"--corpus={tmp_path / 'corpus.txt'}", f"--out={tmp_path / 'data'}"]
+    assert cli.main([*command, "--vocab_size=300", "--seq_length=32", "--workers=1"]) == cli.OK
+    shard = tmp_path / "data" / f"train-00000.{part}.npy"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    rows = Rows(tmp_path / "data")
+    with pytest.raises(InputError, match=f"{shard.name}.*prepare the data again"):
+        rows[0]
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    assert len(rows[0].ids)

@@ -7,15 +7,18 @@ runs them as they stand.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 import yaml
 
 from electra import files
+from electra.errors import InputError
 from electra.formats.modern import PREFIX as OWN_CLASSES
 from electra.formats.modern import auto_class
 from electra.formats.transformers import ExportSource
@@ -23,6 +26,7 @@ from electra.model.encoder import Encoder
 from electra.model.names import Role
 from electra.model.store import FINAL, HEAD_WEIGHTS, ModelFolder, open_model
 from electra.prediction.load import SEQ_LENGTH
+from electra.schema import short
 from electra.show import clock
 from electra.tasks.families.family import Card
 from electra.tasks.families.table import FAMILIES, build_family
@@ -48,16 +52,47 @@ _ANEW = (MODEL, EXPORT, EXPORT_SCORED)
 def gather(source: ExportSource) -> Sections:
     """All that is known of a model."""
     sections = {MODEL: model_facts(source)}
-    if told := known_json(source.folder / files.MANIFEST).get(ABOUT):
-        sections |= {title: facts for title, facts in told.items() if title not in _ANEW}
-    elif source.about:
-        sections |= fine_tuning(source) | pretraining(run_before(source))
-    else:
-        sections |= pretraining(source.model)
+    with as_training_leaves_it(source.path):
+        if told := told_by(source.folder):
+            sections |= {title: facts for title, facts in told.items() if title not in _ANEW}
+        elif source.about:
+            sections |= fine_tuning(source) | pretraining(run_before(source))
+        else:
+            sections |= pretraining(source.model)
     if source.part == "encoder":
         # They are those of the head.
         sections.pop(SCORED, None)
     return {title: facts for title, facts in sections.items() if facts}
+
+
+@contextmanager
+def as_training_leaves_it(path: str) -> Iterator[None]:
+    """Refuse a folder in whose notes of its training something has another form than training gives it.
+
+    They hold some hundred values that nothing depends on but the words of a card.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise InputError(
+            f"{path}: what is noted there of its training ({files.MANIFEST}, {SCORES}, environment.json, "
+            f"metrics.jsonl) is not as electra writes it: {type(error).__name__} {short(str(error))}"
+        ) from error
+
+
+def told_by(folder: Path) -> Sections:
+    """The sections of the card of an export, which it has in its manifest."""
+    path = folder / files.MANIFEST
+    if not path.is_file():
+        return {}
+    manifest: _Told = files.read_json(path, _Told)
+    return manifest.get("about", {})
+
+
+class _Told(TypedDict, total=False):
+    about: Sections
 
 
 def model_facts(source: ExportSource) -> Facts:
@@ -457,9 +492,9 @@ def write_card(
 def card_lines(source: ExportSource, loaded: Loaded, given: OwnerFacts, sections: Sections) -> Iterator[str]:
     """The card, line by line."""
     yield from ("---", front_matter(source, loaded, given).rstrip(), "---", "")
-    yield from (f"# {given.name}", "", card_of(source).what, "")
+    yield from (f"# {plain(given.name)}", "", card_of(source).what, "")
     if source.part is None and (labels := build_family(source.about, where=source.path).labels()):
-        yield from (f"Labels: {', '.join(labels)}", "")
+        yield from (f"Labels: {', '.join(map(plain, labels))}", "")
     if loaded.obstacle:
         yield from (NO_HEAD.format(obstacle=loaded.obstacle, loader=loaded.encoder_class), "")
     for library, lines in loaded.ways.items():
@@ -467,8 +502,8 @@ def card_lines(source: ExportSource, loaded: Loaded, given: OwnerFacts, sections
             yield from (f"## With {library}", "", "```python", *lines, "```", "")
     yield from (NAMES_ARE_TOKENS if source.part == "generator" else NAMES_ARE_TEXT, "")
     for title, facts in sections.items():
-        yield from (f"## {title}", "", "| | |", "|---|---|")
-        yield from (f"| {cell(name)} | {cell(value)} |" for name, value in facts.items())
+        yield from (f"## {plain(title)}", "", "| | |", "|---|---|")
+        yield from (f"| {plain(name)} | {plain(value)} |" for name, value in facts.items())
         yield ""
     yield "Made with electra."
 
@@ -476,8 +511,8 @@ def card_lines(source: ExportSource, loaded: Loaded, given: OwnerFacts, sections
 def front_matter(source: ExportSource, loaded: Loaded, given: OwnerFacts) -> str:
     """What the hub reads; keys without a value are left out."""
     values: dict[str, Any] = {
-        "license": given.license,
-        "language": list(given.language),
+        "license": one_line(given.license),
+        "language": list(map(one_line, given.language)),
         "library_name": loaded.library,
         "pipeline_tag": card_of(source).hub_task or None,
         "tags": ["electra"],
@@ -487,6 +522,19 @@ def front_matter(source: ExportSource, loaded: Loaded, given: OwnerFacts) -> str
     return text
 
 
-def cell(text: str) -> str:
-    """Text that stays in its cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|")
+def one_line(text: str) -> str:
+    """Text without ends of lines, and without what changes how a line is shown."""
+    return " ".join(_CONTROL.sub(" ", text).split())
+
+
+def plain(text: str) -> str:
+    """Text that is shown as it is in Markdown, on one line or in a cell of a table, whoever wrote it."""
+    # The signs of HTML, then those of Markdown that mean something within a line.
+    line = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKS.sub(r"\\\g<0>", line)
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Also those that turn the direction of writing, and with it what a line seems to say."""
+_MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
+"""An underscore between letters, as in mlm_loss, means nothing."""

@@ -25,8 +25,7 @@ from electra.model.sizes import EncoderConfig
 from electra.model.store import (
     CONFIG,
     ModelFolder,
-    network_shapes,
-    require_same_shapes,
+    require_networks,
     write_networks,
 )
 from electra.tasks.model import FineTuned, load_model, save_model, task_of
@@ -62,11 +61,6 @@ class Imported:
     """Of the original's Adam: exp_avg and exp_avg_sq of every weight; empty if the source has none."""
     step: int = 0
     """Updates that led to the weights, if the source says."""
-
-
-def check_shapes(sizes: Mapping[Role, EncoderConfig], state: Mapping[str, Tensor], *, where: str) -> None:
-    """Refuse weights that are not exactly those of encoders of these sizes with their heads."""
-    require_same_shapes(state, network_shapes(sizes), where=where)
 
 
 def write_imported(imported: Imported, folder: Path) -> None:
@@ -158,7 +152,7 @@ def read_network(folder: ModelFolder) -> tuple[Role, dict[str, Tensor], list[str
     role = folder.role
     state = {f"{role}.{name}": tensor for name, tensor in folder.encoder_state().items()}
     state |= {f"{role}_head.{name}": tensor for name, tensor in folder.head_state().items()}
-    check_shapes({role: folder.config}, state, where=str(folder.path))
+    require_networks({role: folder.config}, state, where=str(folder.path))
     head = (names.TIED.transformers, *(module.transformers for module, _ in names.HEADS[role]))
     return role, state, unread(folder, head)
 

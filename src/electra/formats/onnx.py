@@ -30,7 +30,7 @@ from electra.model.heads import (
 from electra.model.names import ARCHITECTURES, Role
 from electra.model.store import GRAPH, ONNX_KEY, Contents, ModelFolder, open_model, write_model
 from electra.prediction.load import load
-from electra.prediction.onnx_engine import HIDDEN_STATES, WORD_TABLE, OnnxFacts, open_session
+from electra.prediction.onnx_engine import HIDDEN_STATES, INPUTS, WORD_TABLE, OnnxFacts, open_session
 from electra.prediction.windows import Reader
 from electra.seeds import numpy_generator
 from electra.show import megabytes
@@ -38,7 +38,6 @@ from electra.tasks.families.family import Family
 from electra.tasks.model import TASK_KEY, task_of
 from electra.text.tokenizer import Tokenizer
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 QUANTISED = ("MatMul", "Gemm", "Gather")
 """Operations whose weights become int8: all products, and the tables of embeddings, half of a small model."""
 ANY_SIZE = 2**40

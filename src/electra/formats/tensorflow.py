@@ -14,11 +14,12 @@ from torch import Tensor
 
 from electra import files
 from electra.errors import InputError
-from electra.formats.imported import Imported, check_shapes
+from electra.formats.imported import Imported
 from electra.formats.tensor_bundle import INDEX_SUFFIX, TensorBundle, open_bundle
 from electra.model import names
 from electra.model.names import Role
 from electra.model.sizes import EncoderConfig
+from electra.model.store import require_networks
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import VOCABULARY_FILE, Tokenizer
 
@@ -47,7 +48,7 @@ def read_tensorflow(
     where = str(bundle.prefix)
     sizes = recognise(state, where=where, num_attention_heads=num_attention_heads)
     used = _of_roles(state, sizes)
-    check_shapes(sizes, used, where=where)
+    require_networks(sizes, used, where=where)
     _check_vocabulary(tokenizer, next(iter(sizes.values())), where=where)
     return Imported(
         sizes=sizes,

@@ -11,7 +11,7 @@ D numbers in a hidden state.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -19,7 +19,8 @@ from torch import Tensor
 from electra.errors import InputError
 from electra.model.encoder import ROTARY_BASE
 from electra.model.names import Role
-from electra.model.sizes import EncoderConfig
+from electra.model.sizes import LARGEST_SIZE, EncoderConfig
+from electra.schema import Within, check, short
 
 MODEL_TYPE = "modernbert"
 ROLE_KEY = "electra_role"
@@ -81,6 +82,18 @@ _HEADS: dict[Role, dict[str, str]] = {
 }
 
 
+class _Rope(TypedDict, total=False):
+    rope_theta: float | None
+
+
+class _Values(TypedDict):
+    hidden_size: int
+    num_hidden_layers: Annotated[int, Within(1, LARGEST_SIZE)]
+    layer_types: NotRequired[list[str] | None]
+    rope_parameters: NotRequired[dict[str, _Rope]]
+    electra_role: NotRequired[Role]
+
+
 def obstacle(config: EncoderConfig) -> str | None:
     """Why ModernBERT cannot express this encoder, or None if it can."""
     if not config.is_modern:
@@ -114,17 +127,18 @@ def to_config(config: EncoderConfig, *, pad_token_id: int) -> dict[str, Any]:
 
 def from_config(values: Mapping[str, Any]) -> EncoderConfig:
     """The config.json of a ModernBERT as ours; an error names what we do not have."""
+    check(values, _Values, where="")
     for key, only in _ONLY.items():
         if values.get(key, only) != only:
-            raise InputError(f"{key} is {values[key]!r}, expected {only!r}")
+            raise InputError(f"{key} is {short(values[key])}, expected {only!r}")
     bases = {values.get("rope_parameters", {}).get(kind, {}).get("rope_theta") for kind in (_FULL, _SLIDING)}
     if bases != {ROTARY_BASE}:
         raise InputError(f"rope_theta is {bases}, expected {ROTARY_BASE} in all layers")
-    kinds = values.get("layer_types") or [_FULL] * values["num_hidden_layers"]
+    kinds = values.get("layer_types") or [_FULL]
     every = next((number for number, kind in enumerate(kinds) if number and kind == _FULL), len(kinds))
     if kinds != [_SLIDING if number % every else _FULL for number in range(len(kinds))]:
         raise InputError(
-            f"layer_types is {kinds}, expected {_FULL} in every so many layers from the first on"
+            f"layer_types is {short(kinds)}, expected {_FULL} in every so many layers from the first on"
         )
     return EncoderConfig(
         **{ours: values[theirs] for theirs, ours in _SAME.items() if theirs in values},
@@ -179,13 +193,18 @@ def from_tensors(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> di
     role: Role = values.get(ROLE_KEY, "encoder")
     own = {f"encoder.{ours}": tensors[f"{scope}{theirs}"] for ours, theirs in _EMBEDDINGS.items()}
     if values.get("classifier_activation") == LINEAR_HEAD["classifier_activation"]:
-        own["encoder.norm.weight"] = own["encoder.norm.weight"] * tensors["head.norm.weight"]
+        norms = [own["encoder.norm.weight"], tensors["head.norm.weight"]]
+        if norms[0].shape != norms[1].shape:
+            raise InputError(f"norms have the shapes {[list(norm.shape) for norm in norms]}, expected one")
+        own["encoder.norm.weight"] = norms[0] * norms[1]
     for number in range(values["num_hidden_layers"]):
         layer = f"layers.{number}."
         for ours, theirs in _LAYER.items():
             if f"{scope}{layer}{theirs}" in tensors:
                 own[f"encoder.{layer}{ours}"] = tensors[f"{scope}{layer}{theirs}"]
-        parts = tensors[f"{scope}{layer}attn.Wqkv.weight"].chunk(3)
-        for part, weight in zip(_PARTS, parts, strict=True):
+        joined = tensors[f"{scope}{layer}attn.Wqkv.weight"]
+        if joined.dim() != 2 or len(joined) % 3:
+            raise InputError(f"attn.Wqkv.weight has the shape {list(joined.shape)}, expected three in one")
+        for part, weight in zip(_PARTS, joined.chunk(3), strict=True):
             own[f"encoder.{layer}attention.{part}.weight"] = weight.contiguous()
     return own | {f"{role}_head.{ours}": tensors[theirs] for ours, theirs in _HEADS[role].items()}

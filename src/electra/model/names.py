@@ -17,6 +17,7 @@ from torch import Tensor
 
 from electra.errors import InputError
 from electra.model.sizes import MODERN_KEYS, EncoderConfig, transformers_obstacle
+from electra.schema import short
 
 Format = Literal["ours", "transformers", "tensorflow"]
 Role = Literal["discriminator", "generator", "encoder"]
@@ -322,7 +323,7 @@ def from_transformers_config(values: Mapping[str, Any]) -> EncoderConfig:
     """The config.json of an ELECTRA or BERT model as ours; an error names what we do not support."""
     for key, only in (("hidden_act", "gelu"), ("position_embedding_type", "absolute"), ("is_decoder", False)):
         if values.get(key, only) != only:
-            raise InputError(f"{key} is {values[key]!r}, only {only!r} can be imported")
+            raise InputError(f"{key} is {short(values[key])}, only {only!r} can be imported")
     known = {field.name for field in dataclasses.fields(EncoderConfig)} - {*MODERN_KEYS}
     # BERT has no embedding size of its own.
     sizes = {"embedding_size": values["hidden_size"], **values}

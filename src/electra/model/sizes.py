@@ -2,9 +2,10 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from electra.errors import InputError
+from electra.schema import Within, check
 
 Position = Literal["absolute", "rotary", "alibi"]
 Backbone = Literal["electra", "modern"]
@@ -15,6 +16,9 @@ NORMALISED_SCALE = 0.35
 numbers, so scores lie within ±0.35 S: 5.6, 11 or 22 in heads of 16, 32 or 64, enough to look at one token of
 a row of 128. Those of random vectors have a spread of 0.35 √S: 1.4 to 2.8. The ordinary S**-0.5 would leave
 ±4 in a head of 16, too little to look at one token."""
+LARGEST_SIZE = 2**31 - 1
+"""Of anything that an encoder is told: what is larger no kernel of torch can count."""
+_SIZE = Annotated[int, Within(1, LARGEST_SIZE)]
 GATED_SHARE = 2 / 3
 """Width of a gated feed-forward layer, which has three matrices, beside one of two with as many weights."""
 
@@ -62,23 +66,14 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type is int and not (isinstance(value, int) and value > 0):
-                raise InputError(f"{field.name} is {value!r}, expected a positive whole number")
+            form = _SIZE if field.type is int else field.type
+            check(getattr(self, field.name), form, where="", key=field.name)
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}, expected a probability from 0 to below 1")
         for name in ("initializer_range", "layer_norm_eps"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, expected a number above 0")
-        for name, choice in (
-            ("position_embedding_type", Position),
-            ("backbone", Backbone),
-            ("query_key_norm", QueryKeyNorm),
-        ):
-            if getattr(self, name) not in get_args(choice):
-                choices = ", ".join(get_args(choice))
-                raise InputError(f"{name} is {getattr(self, name)!r}, expected one of {choices}")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"hidden_size {self.hidden_size} cannot be divided among num_attention_heads "

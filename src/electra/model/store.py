@@ -16,12 +16,14 @@ those by torch's loader of weights, which can make tensors and plain containers 
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +36,7 @@ from electra.model.encoder import Encoder
 from electra.model.heads import DETECTION_HEADS, DiscriminatorHead, GeneratorHead, detection_head_of
 from electra.model.names import ARCHITECTURES, Role
 from electra.model.sizes import EncoderConfig, transformers_obstacle
+from electra.schema import Within, short
 from electra.tensors import read_tensors, write_tensors
 from electra.text.tokenizer import SETTINGS_FILE, TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer, read_tokenizer
 
@@ -58,6 +61,9 @@ ONNX_KEY = "electra_onnx"
 """Key of config.json in folders that were exported for onnxruntime."""
 TOKENIZER_LENGTH = "model_max_length"
 """Key of tokenizer_config.json: tokens to which transformers cuts a text if asked to."""
+SHORTEST = 8
+"""Tokens that a model must read at once: fewer leave no room for two texts and what separates them."""
+RowLength = Annotated[int, Within(SHORTEST)]
 
 NetworkHead = DiscriminatorHead | GeneratorHead
 HEADS: dict[Role, Callable[[EncoderConfig], NetworkHead]] = {
@@ -69,6 +75,54 @@ _CAN_BE_READ = (
     "positions, and whatever electra wrote"
 )
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_SHOWN_BY = {
+    "hidden_size": ("layers.0.attention.query.weight", 0),
+    "vocab_size": ("embeddings.word_embeddings.weight", 0),
+    "embedding_size": ("embeddings.word_embeddings.weight", 1),
+    "max_position_embeddings": ("embeddings.position_embeddings.weight", 0),
+    "type_vocab_size": ("embeddings.token_type_embeddings.weight", 0),
+    "intermediate_size": ("layers.0.feed_forward.output.weight", 1),
+}
+"""Size of an encoder -> the weight that has it, and on which axis."""
+
+
+class ConfigFile(TypedDict, total=False):
+    """What is read of config.json, beside sizes and the task."""
+
+    model_type: str | None
+    architectures: list[str] | None
+    not_transformers_because: str | None
+    electra_onnx: dict[str, Any]
+
+
+class TokenizerSettings(TypedDict, total=False):
+    """What is read of tokenizer_config.json, beside how text is cleaned."""
+
+    model_max_length: RowLength | None
+
+
+class ShardIndex(TypedDict):
+    """What is read of the index of weights in several files."""
+
+    weight_map: dict[str, str]
+
+
+class NetworksManifest(files.Manifest):
+    """What is read of the manifest of a run or an import."""
+
+    encoder: Role
+    config: NotRequired[dict[str, Any]]
+    step: NotRequired[Annotated[int, Within(0)] | None]
+    seq_length: NotRequired[RowLength | None]
+    tokens_read: NotRequired[Annotated[int, Within(0)] | None]
+
+
+class OtherManifest(files.Manifest):
+    """What is read of any other manifest beside a model."""
+
+    tokens_read: NotRequired[Annotated[int, Within(0)] | None]
+
+
 Built = TypeVar("Built", bound=nn.Module)
 
 
@@ -86,9 +140,8 @@ def open_model(path: str | Path, *, tokenizer: type[Tokenizer] = Tokenizer) -> "
         if (place / CONFIG).is_file():
             return ModelFolder(place, tokenizer_type=tokenizer)
         if (place / files.MANIFEST).is_file():
-            return ModelFolder(
-                place / str(files.read_manifest(place, kind=KIND)["encoder"]), tokenizer_type=tokenizer
-            )
+            manifest = files.read_manifest(place, kind=KIND, form=NetworksManifest)
+            return ModelFolder(place / manifest["encoder"], tokenizer_type=tokenizer)
     if (folder / "checkpoints").is_dir() or (folder / "config.yaml").is_file():
         raise InputError(
             f"{folder} is an unfinished run: it has no {final}. Resume it with `electra pretrain --config "
@@ -113,9 +166,7 @@ class ModelFolder:
     def values(self) -> dict[str, Any]:
         """The content of config.json, or of the one config of an ELECTRA or BERT that is nested in it."""
         self.check_files(CONFIG)
-        values = files.read_json(self.path / CONFIG)
-        if not isinstance(values, dict):
-            raise InputError(f"{self.path / CONFIG} holds no JSON object")
+        values: dict[str, Any] = files.read_json(self.path / CONFIG, ConfigFile)
         if values.get("model_type") in (*names.READABLE, OWN_LAYOUT, OWN_CODE, modernbert.MODEL_TYPE):
             return values
         try:
@@ -136,15 +187,17 @@ class ModelFolder:
                     f"{path}: {error}. Of ModernBERTs those are read that we exported. {_CAN_BE_READ}"
                 ) from error
         if model_type not in (*names.READABLE, OWN_LAYOUT, OWN_CODE):
-            raise InputError(f"{path}: model_type is {model_type!r}, which cannot be read. {_CAN_BE_READ}")
+            raise InputError(
+                f"{path}: model_type is {short(model_type)}, which cannot be read. {_CAN_BE_READ}"
+            )
         needed = (*_SIZES, "embedding_size") if model_type != "bert" else _SIZES
         if missing := [key for key in needed if key not in values]:
             reason = values.get("not_transformers_because", "is it whole?")
             raise InputError(f"{path} lacks {', '.join(missing)}: {reason}")
-        if model_type in (OWN_LAYOUT, OWN_CODE):
-            known = {field.name for field in dataclasses.fields(EncoderConfig)}
-            return EncoderConfig(**{key: value for key, value in values.items() if key in known})
+        known = {field.name for field in dataclasses.fields(EncoderConfig)}
         try:
+            if model_type in (OWN_LAYOUT, OWN_CODE):
+                return EncoderConfig(**{key: value for key, value in values.items() if key in known})
             return names.from_transformers_config(values)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
@@ -167,9 +220,9 @@ class ModelFolder:
     @property
     def tokenizer_length(self) -> int | None:
         """Tokens of a row, as `electra export` notes them for transformers; None if it did not."""
-        settings = self.path / SETTINGS_FILE
-        length: int | None = files.read_json(settings).get(TOKENIZER_LENGTH) if settings.is_file() else None
-        return length
+        path = self.path / SETTINGS_FILE
+        settings: TokenizerSettings = files.read_json(path, TokenizerSettings) if path.is_file() else {}
+        return settings.get("model_max_length")
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -183,10 +236,14 @@ class ModelFolder:
                 return names.unwrapped(found, prefix=self.prefix)
             except InputError as error:
                 raise InputError(f"{self.weights_path}: {error}") from error
+        # This also checks the values that are handed on.
+        assert self.config.is_modern
         try:
             return modernbert.from_tensors(found, self.values)
         except KeyError as error:
             raise InputError(f"{self.weights_path} lacks weight {error}: is it whole?") from error
+        except InputError as error:
+            raise InputError(f"{self.weights_path}: {error}") from error
 
     @property
     def weights_path(self) -> Path:
@@ -200,14 +257,13 @@ class ModelFolder:
         """The names of the files that hold the weights."""
         if path.suffix != ".json":
             return [path.name]
-        content = files.read_json(path)
-        places = content.get("weight_map") if isinstance(content, dict) else None
-        if not isinstance(places, dict) or not places:
+        index: ShardIndex = files.read_json(path, ShardIndex)
+        shards = sorted(set(index["weight_map"].values()))
+        if not shards:
             raise InputError(f"{path} lists no files in 'weight_map': is the download whole?")
-        shards = sorted(set(map(str, places.values())))
         for shard in shards:
-            if Path(shard).name != shard:
-                raise InputError(f"{path} names {shard!r}, expected a file beside it")
+            if Path(shard).name != shard or not files.is_inside(self.path, shard):
+                raise InputError(f"{path} names {short(shard)}, expected a file beside it")
             if not (self.path / shard).is_file():
                 raise InputError(
                     f"{self.path} lacks {shard}, which {path.name} names: is the download whole?"
@@ -240,7 +296,7 @@ class ModelFolder:
         path = self.path.parent / files.MANIFEST
         if not path.is_file() or _kind(path) != KIND:
             return {}
-        manifest = files.read_manifest(path.parent, kind=KIND)
+        manifest = files.read_manifest(path.parent, kind=KIND, form=NetworksManifest)
         return manifest if f"{self.path.name}/{CONFIG}" in manifest["files"] else {}
 
     @property
@@ -266,16 +322,19 @@ class ModelFolder:
         return min(found, default="encoder")
 
     def encoder_state(self) -> dict[str, Tensor]:
-        """The weights of the encoder, by our names."""
+        """The weights of the encoder, by our names, which have the sizes that the config says."""
         if self.is_own_layout:
             scopes = (f"{role}." for role in ARCHITECTURES)
             scope = next((one for one in scopes if any(name.startswith(one) for name in self.tensors)), "")
-            return _below(scope, self.tensors)
-        tensors = self.tensors
-        try:
-            return names.encoder_from_transformers(tensors)
-        except InputError as error:
-            raise InputError(f"{self.weights_path}: {error}") from error
+            state = _below(scope, self.tensors)
+        else:
+            tensors = self.tensors
+            try:
+                state = names.encoder_from_transformers(tensors)
+            except InputError as error:
+                raise InputError(f"{self.weights_path}: {error}") from error
+        require_sizes(self.config, state, where=str(self.path / CONFIG))
+        return state
 
     def head_state(self) -> dict[str, Tensor]:
         """The weights of the head of pre-training, by our names; empty for an encoder alone."""
@@ -297,8 +356,8 @@ class ModelFolder:
 
     def encoder(self, *, dropout: float | None = None) -> Encoder:
         """The encoder with its weights, and with another dropout than its own if one is given."""
-        config = with_dropout(self.config, dropout)
-        return filled(lambda: Encoder(config), self.encoder_state(), where=str(self.path))
+        config, state = with_dropout(self.config, dropout), self.encoder_state()
+        return filled(lambda: Encoder(config), state, where=str(self.path))
 
     def head(self) -> NetworkHead | None:
         """The head of pre-training, if there is one."""
@@ -351,7 +410,9 @@ class ModelFolder:
     def _manifest(self) -> Mapping[str, Any]:
         """The manifest in this folder, of whatever kind; empty if there is none."""
         path = self.path / files.MANIFEST
-        return files.read_manifest(self.path, kind=_kind(path)) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        return files.read_manifest(self.path, kind=_kind(path), form=OtherManifest)
 
     @cached_property
     def _seal(self) -> dict[str, str]:
@@ -406,8 +467,7 @@ def read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def _kind(manifest: Path) -> str:
-    content = files.read_json(manifest)
-    return str(content.get("kind", "")) if isinstance(content, dict) else ""
+    return str(files.read_json(manifest, dict[str, Any]).get("kind", ""))
 
 
 def _below(scope: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -421,8 +481,22 @@ def with_dropout(config: EncoderConfig, dropout: float | None) -> EncoderConfig:
     return dataclasses.replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
-class _NothingDrawn(TorchFunctionMode):
-    """Leaves out what weights begin with; the meta device would import a compiler, in a second."""
+ROOM = 2
+_MORE_ROOM = 2**16
+"""How many numbers a module may have for each one that its weights have, and in addition: of one that is
+somewhat larger than they are, the names that are missing say more."""
+
+
+class _Filling(TorchFunctionMode):
+    """Builds modules for given weights: none are drawn first, and there is room for about as many numbers.
+
+    A config is a few bytes that can ask for any amount of memory. Nothing is drawn, since that takes time; on
+    the meta device, which takes no memory, it would import a compiler, in a second.
+    """
+
+    def __init__(self, room: int, where: str) -> None:
+        super().__init__()
+        self.room, self.where = room, where
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -431,15 +505,45 @@ class _NothingDrawn(TorchFunctionMode):
         kwargs = kwargs or {}
         if getattr(func, "__module__", None) == "torch.nn.init":
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        if func in (torch.empty, torch.zeros, torch.ones):
+            shape = args[0] if args and isinstance(args[0], tuple | list) else args
+            self.room -= math.prod(shape)
+            if self.room < 0:
+                raise InputError(
+                    f"{self.where}: by its config there is a weight of shape {list(shape)}, and with it far "
+                    "more numbers than the weights have that are there: they do not belong together"
+                )
         return func(*args, **kwargs)
+
+
+def room_for(*states: Mapping[str, Tensor], where: str) -> AbstractContextManager[Any]:
+    """Build modules without drawing weights; an error if they are far larger than those that are there."""
+    numbers = sum(tensor.numel() for state in states for tensor in state.values())
+    return _Filling(ROOM * numbers + _MORE_ROOM, where)
 
 
 def filled(build: Callable[[], Built], state: Mapping[str, Tensor], *, where: str) -> Built:
     """A new module with given weights, without drawing random ones first."""
-    with _NothingDrawn():
+    with room_for(state, where=where):
         module = build()
     copy_state(state, module, where=where)
     return module
+
+
+def require_sizes(config: EncoderConfig, state: Mapping[str, Tensor], *, where: str) -> None:
+    """Refuse an encoder that is not of its weights' sizes, and say which key of its config differs."""
+    shapes = {name: list(tensor.shape) for name, tensor in state.items()}
+    found = {
+        key: shapes[name][axis] for key, (name, axis) in _SHOWN_BY.items() if len(shapes.get(name, ())) > axis
+    }
+    layers = {match[1] for name in state if (match := re.match(r"layers\.(\d+)\.", name))}
+    if layers:
+        found["num_hidden_layers"] = len(layers)
+    for key, size in found.items():
+        if getattr(config, key) != size:
+            raise InputError(
+                f"{where}: {key} is {getattr(config, key)}, expected {size}, which the weights have"
+            )
 
 
 def network_head(
@@ -475,17 +579,17 @@ def require_same_shapes(state: Mapping[str, Tensor], expected: Mapping[str, Tens
             )
 
 
-def network_shapes(sizes: Mapping[Role, EncoderConfig]) -> dict[str, Tensor]:
-    """What encoders of these sizes have as weights, with their heads: tensors without content."""
+def require_networks(sizes: Mapping[Role, EncoderConfig], state: Mapping[str, Tensor], *, where: str) -> None:
+    """Refuse weights that are not exactly those of encoders of these sizes with their heads."""
     expected: dict[str, Tensor] = {}
-    with torch.device("meta"):
+    with torch.device("meta"), room_for(state, where=where):
         for role, config in sizes.items():
             modules: dict[str, nn.Module] = {f"{role}.": Encoder(config)}
             if role in HEADS:
                 modules[f"{role}_head."] = HEADS[role](config)
             for scope, module in modules.items():
                 expected |= {f"{scope}{name}": tensor for name, tensor in module.state_dict().items()}
-    return expected
+    require_same_shapes(state, expected, where=where)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.sizes import EncoderConfig
-from electra.model.store import ModelFolder, open_model
+from electra.model.store import SHORTEST, ModelFolder, open_model
 from electra.prediction import onnx_engine
 from electra.prediction.agreement import in_chosen_precision
 from electra.prediction.model import Model
@@ -32,7 +32,6 @@ Engine = Literal["torch", "onnx"]
 
 SEQ_LENGTH = "seq_length"
 """Key of a run's manifest: the tokens of a row in pre-training."""
-SHORTEST = 8
 
 
 def load(
@@ -169,6 +168,10 @@ def load_network(
 def reading_length(config: EncoderConfig, given: int | None, *, known: int | None = None) -> int:
     """Tokens to read at once."""
     longest = config.max_position_embeddings
+    if longest < SHORTEST:
+        raise InputError(
+            f"max_position_embeddings is {longest}, expected {SHORTEST} or more: the encoder can read no text"
+        )
     if given is not None and not SHORTEST <= given <= longest:
         raise InputError(
             f"max_length is {given}, expected {SHORTEST} to {longest}, which the encoder can read"

@@ -1,15 +1,16 @@
-"""A loaded model: lists of texts -> plain data in the same order, with the characters of each text.
+"""A loaded model: texts -> plain data in the same order, with the characters of each text.
 
     model = electra.load("RUN")
     model.abilities                            # such as ("embed", "detect", "fill", "corrupt", "score")
     model.detect(["The chef ate the meal."])[0]["tokens"][2]
 
-Texts are batched by length. One that is longer than the encoder reads at once goes through in windows that
-overlap, and each of its tokens is judged where it has the most context; nothing is cut off. A text without
-tokens gets an empty answer. No method changes the model, so threads may share it.
+Texts are a list, a generator or whatever else yields them, and are batched by length. One that is longer
+than the encoder reads at once goes through in windows that overlap, and each of its tokens is judged where it
+has the most context; nothing is cut off. A text without tokens gets an empty answer. No method changes the
+model, so threads may share it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, get_args
@@ -22,10 +23,10 @@ from electra.model.heads import Pooling
 from electra.prediction import pretrained
 from electra.prediction.pretrained import Discriminator, EnergyNetwork, Generator, embed
 from electra.prediction.scoring import By, Scorer, TokenDetail, check_gaps, describe_scores
-from electra.prediction.windows import Reader
+from electra.prediction.windows import Reader, wanted
 from electra.tasks.families.family import Predictor, TaskRow
 from electra.tasks.families.table import task_abilities
-from electra.tasks.inference import outputs_of
+from electra.tasks.inference import judged_batches
 from electra.tasks.model import FineTuned
 from electra.tasks.precision import ASKED_FOR, FLOAT32
 from electra.text.spans import check_texts, locate, locate_with_gaps, mask_gaps
@@ -79,7 +80,7 @@ class Model:
         """Text -> token ids and back."""
         return self.reader.tokenizer
 
-    def detect(self, texts: Sequence[str]) -> list[Plain]:
+    def detect(self, texts: Iterable[str]) -> list[Plain]:
         """How probably each token was replaced."""
         discriminator = self._needed(self.discriminator, "detect")
         texts = check_texts(texts)
@@ -96,7 +97,7 @@ class Model:
             for text, tokens, suspicion_T in zip(texts, located, suspicions, strict=True)
         ]
 
-    def fill(self, texts: Sequence[str], *, top: int = 5) -> list[Plain]:
+    def fill(self, texts: Iterable[str], *, top: int = 5) -> list[Plain]:
         """What could stand at each "[MASK]" of a text: the `top` most probable tokens."""
         generator = self._needed(self.generator, "fill")
         texts = check_texts(texts)
@@ -116,7 +117,7 @@ class Model:
             for text, of_text in zip(texts, best, strict=True)
         ]
 
-    def corrupt(self, texts: Sequence[str], *, mask_prob: float = 0.15, seed: int = 0) -> list[Plain]:
+    def corrupt(self, texts: Iterable[str], *, mask_prob: float = 0.15, seed: int = 0) -> list[Plain]:
         """One turn of the training game: the generator rewrites some tokens, the discriminator judges all.
 
         `corrupted` is the text with nothing changed but the replaced tokens; `replaced` says which those are,
@@ -134,7 +135,7 @@ class Model:
             seed=seed,
         )
 
-    def score(self, texts: Sequence[str], *, by: By = "auto", tokens: TokenDetail = "hide") -> list[Plain]:
+    def score(self, texts: Iterable[str], *, by: By = "auto", tokens: TokenDetail = "hide") -> list[Plain]:
         """How acceptable each text looks: of two texts, the one with the higher sum looks better.
 
         By detection, a token scores log(1 - p(replaced)), in one pass; by pseudo_likelihood log p(token | all
@@ -170,7 +171,7 @@ class Model:
         """Token ids -> scores, for those who have many texts."""
         return Scorer(discriminator=self.discriminator, generator=self.generator, energy=self.energy)
 
-    def embed(self, texts: Sequence[str], *, pooling: Pooling | None = None) -> list[list[float]]:
+    def embed(self, texts: Iterable[str], *, pooling: Pooling | None = None) -> list[list[float]]:
         """A vector of length 1 for each text, all zeros if the text is empty.
 
         `pooling` of hidden states is mean, cls or max; by default what the model was trained with, or mean.
@@ -178,15 +179,15 @@ class Model:
         vectors: list[list[float]] = self._vectors(check_texts(texts), pooling).tolist()
         return vectors
 
-    def similarity(self, texts: Sequence[str], pairs: Sequence[str]) -> list[Plain]:
+    def similarity(self, texts: Iterable[str], pairs: Iterable[str]) -> list[Plain]:
         """How near each text is in meaning to the one beside it: the cosine of their vectors."""
         return self.ask("similarity", texts=texts, pairs=pairs)
 
-    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Plain]:
+    def classify(self, texts: Iterable[str], pairs: Iterable[str] | None = None) -> list[Plain]:
         """The class of each text, or of each pair, with all probabilities; or its labels, or its value."""
         return self.ask("classify", texts=texts, pairs=pairs)
 
-    def tag(self, texts: Sequence[str | Sequence[str]]) -> list[Plain]:
+    def tag(self, texts: Iterable[str | Iterable[str]]) -> list[Plain]:
         """A tag for each word, and the chunks that the tags mark.
 
         A text is cut into words as the tokenizer does it: with WordPiece at blanks and at punctuation, which
@@ -195,14 +196,14 @@ class Model:
         """
         return self.ask("tag", texts=texts)
 
-    def answer(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Plain]:
+    def answer(self, questions: Iterable[str], contexts: Iterable[str]) -> list[Plain]:
         """The part of each context that answers the question; `text` is "" if none seems to.
 
         `no_answer` is the probability that there is none, or None if the model was not trained to tell.
         """
         return self.ask("answer", questions=questions, contexts=contexts)
 
-    def choose(self, questions: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Plain]:
+    def choose(self, questions: Iterable[str], choices: Iterable[Iterable[str]]) -> list[Plain]:
         """The most probable of each question's choices: its place, its text, and all probabilities.
 
         A question may also be the beginning of a text that the choices continue.
@@ -232,9 +233,15 @@ class Model:
         )
 
     def _outputs(self, rows: Sequence[TaskRow]) -> list[Any]:
-        assert self.tuned is not None
+        tuned = self.tuned
+        assert tuned is not None
+        outputs: list[Any] = [None] * len(rows)
         with self.reader.computing():
-            return outputs_of(self.tuned.model, self.tuned.task, rows, pad_id=self.tuned.tokenizer.pad_id)
+            batches = judged_batches(tuned.model, tuned.task, rows, pad_id=tuned.tokenizer.pad_id)
+            for places, judged in wanted(batches):
+                for place, output in zip(places, judged.outputs, strict=True):
+                    outputs[place] = output
+        return outputs
 
     def _needed(self, part: Value | None, ability: str) -> Value:
         if part is None or ability not in self.abilities:

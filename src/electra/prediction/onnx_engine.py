@@ -10,10 +10,11 @@ Our heads stay in torch: they compute the positions that are asked for, where a 
 B rows, L positions, V tokens of the vocabulary, E numbers in an embedding.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +30,17 @@ from electra.model.store import (
     ONNX_KEY,
     ModelFolder,
     NetworkHead,
+    RowLength,
     copy_state,
     network_head,
+    room_for,
 )
+from electra.protobuf import DamagedError, as_bytes, read_fields
+from electra.schema import check, short
 from electra.tasks.families.table import build_family
-from electra.tasks.model import TASK_KEY, FineTuned, TaskModel
+from electra.tasks.model import TASK_KEY, FineTuned, TaskModel, task_of
 
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN_STATES = "last_hidden_state"
 WORD_TABLE = "word_embeddings.weight"
 """In head.safetensors, the table that a generator's head shares."""
@@ -51,7 +57,7 @@ class OnnxFacts:
 
     part: Role
     precision: str
-    max_length: int
+    max_length: RowLength
     """Tokens to read at once: as many as in training, or as were asked for."""
     outputs: tuple[str, ...]
 
@@ -59,7 +65,9 @@ class OnnxFacts:
     def of(cls, folder: ModelFolder) -> "OnnxFacts":
         """Those of a folder that was exported for onnxruntime."""
         values = folder.values[ONNX_KEY]
-        return cls(**{**values, "outputs": tuple(values["outputs"])})
+        check(values, cls, where=str(folder.path / CONFIG), key=ONNX_KEY)
+        known = {field.name: values[field.name] for field in dataclasses.fields(cls)}
+        return cls(**{**known, "outputs": tuple(values["outputs"])})
 
 
 class OnnxEncoder(nn.Module):
@@ -79,6 +87,7 @@ class OnnxEncoder(nn.Module):
         # Every run computes all outputs, wanted or not: a generator's are logits of the whole vocabulary.
         cut = OnnxFacts.of(folder).part == "generator"
         session = open_session(folder.path / GRAPH, only=HIDDEN_STATES if cut else None)
+        check_signature(session, folder)
         return cls(session, folder.config)
 
     def forward(
@@ -99,9 +108,18 @@ class OnnxEncoder(nn.Module):
         hidden_BLD = torch.zeros(*input_ids_BL.shape, self.config.hidden_size)
         for rows, length in rows_of_like_length(mask_BL):
             arrays = {name: tensor[rows, :length].long().numpy() for name, tensor in inputs.items()}
-            (found,) = self._session.run([HIDDEN_STATES], arrays)
-            hidden_BLD[rows, :length] = torch.from_numpy(found)
+            hidden_BLD[rows, :length] = self._run(arrays, shape=(len(rows), length, self.config.hidden_size))
         return hidden_BLD
+
+    def _run(self, arrays: dict[str, Any], *, shape: tuple[int, ...]) -> Tensor:
+        try:
+            (found,) = self._session.run([HIDDEN_STATES], arrays)
+        # Its many kinds of errors have no narrower parent in common.
+        except Exception as error:
+            raise InputError(f"{GRAPH} cannot be computed: {error}") from error
+        if found.shape != shape:
+            raise InputError(f"{GRAPH} gives the shape {list(found.shape)}, expected {list(shape)}")
+        return torch.from_numpy(found)
 
 
 def rows_of_like_length(mask_BL: Tensor) -> Iterator[tuple[list[int], int]]:
@@ -118,12 +136,27 @@ def rows_of_like_length(mask_BL: Tensor) -> Iterator[tuple[list[int], int]]:
     yield rows, lengths[rows[-1]]
 
 
+def check_signature(session: Any, folder: ModelFolder) -> None:
+    """Refuse a graph that is not for hidden states of the config's size."""
+    given = {value.name for value in session.get_inputs()}
+    if given != set(INPUTS):
+        raise InputError(f"{folder.path / GRAPH} has inputs {short(given)}, expected {', '.join(INPUTS)}")
+    shape = next((one.shape for one in session.get_outputs() if one.name == HIDDEN_STATES), None)
+    size = folder.config.hidden_size
+    if not shape or len(shape) != 3 or shape[-1] != size:
+        raise InputError(
+            f"{folder.path / CONFIG}: hidden_size is {size}, but {HIDDEN_STATES} of {GRAPH} has the shape "
+            f"{short(shape)}: they do not belong together"
+        )
+
+
 def open_session(path: Path, *, only: str | None = None) -> Any:
     """A graph, ready to be run with all outputs or `only` one.
 
     It computes on one core and leaves the others to other batches: with two cores at one batch, int8 took 1.5
     times as long.
     """
+    refuse_other_files(path)
     runtime = import_extra("onnxruntime", extra="onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -133,6 +166,38 @@ def open_session(path: Path, *, only: str | None = None) -> Any:
         return runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     # Its many kinds of errors have no narrower parent in common.
     except Exception as error:
+        raise InputError(f"{path} is not a graph that onnxruntime can read: {error}") from error
+
+
+_PARTS = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+}
+"""By the name of a message in onnx.proto: number of a field -> the message in it, wherever tensors may be."""
+_EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+"""Fields of a tensor that is stored in another file."""
+
+
+def refuse_other_files(path: Path) -> None:
+    """Refuse a graph that asks for other files: onnxruntime would read whatever its maker names.
+
+    We write one file. Recent versions stay in its folder by themselves; not all that we work with do.
+    """
+    try:
+        unread = [("model", path.read_bytes())]
+        while unread:
+            kind, message = unread.pop()
+            for number, value in read_fields(message):
+                if kind == "tensor" and number in (_EXTERNAL_DATA, _DATA_LOCATION) and value:
+                    raise InputError(f"{path} keeps weights in other files, expected all of them in this one")
+                if inside := _PARTS.get(kind, {}).get(number):
+                    unread.append((inside, as_bytes(value)))
+    except (OSError, DamagedError) as error:
         raise InputError(f"{path} is not a graph that onnxruntime can read: {error}") from error
 
 
@@ -160,13 +225,13 @@ def load_head(folder: ModelFolder) -> tuple[NetworkHead | None, Tensor | None]:
 
 def load_tuned_graph(folder: ModelFolder) -> FineTuned:
     """A fine-tuned model whose encoder is a graph."""
-    about = folder.values[TASK_KEY]
+    about = task_of(folder)
+    assert about is not None
     family = build_family(about, where=f"{folder.path / CONFIG}, {TASK_KEY}")
-    # Only its sizes are needed, so it takes no memory.
-    with torch.device("meta"):
-        shape = Encoder(folder.config)
-    model = TaskModel(shape, {about["task"]: family})
-    model.register_module("encoder", OnnxEncoder.read(folder))
+    encoder = OnnxEncoder.read(folder)
+    with room_for(folder.head_tensors, where=str(folder.path)):
+        # It takes the place of an encoder.
+        model = TaskModel(cast(Encoder, encoder), {about["task"]: family})
     copy_state(folder.head_tensors, model.head(about["task"]), where=str(folder.path / HEAD_WEIGHTS))
     return FineTuned(
         model=model.eval(),

@@ -33,7 +33,7 @@ from electra.pretraining.states import STATE_ROWS, StateProbe
 from electra.pretraining.step import FIXED_SET_SEED, FixedSet, Piece, Pieces, PretrainProblem, Share
 from electra.text import tokenizer as tokenizers
 from electra.text.batches import Batches
-from electra.text.rows import Rows
+from electra.text.rows import TOKEN_COUNTS, Rows
 from electra.text.tokenizer import Tokenizer
 from electra.train.cores import gradients, timed
 from electra.train.devices import autocast, saved_bytes
@@ -66,9 +66,12 @@ class Data:
     @classmethod
     def read(cls, folder: Path) -> "Data":
         """Open a folder made by `electra prepare`."""
-        rows, tokenizer = Rows(folder), tokenizers.load_tokenizer(folder / "tokenizer")
+        rows, counts = Rows(folder), folder / TOKEN_COUNTS
+        rows.require_intact(
+            name for name in rows.manifest["files"] if name.startswith("tokenizer/") or name == TOKEN_COUNTS
+        )
+        tokenizer = tokenizers.load_tokenizer(folder / "tokenizer")
         continues = torch.from_numpy(tokenizer.continues_word())
-        counts = folder / "token_counts.npy"
         tokens = TokenFacts(
             vocab_size=tokenizer.vocab_size,
             mask_id=tokenizer.mask_id,
@@ -122,6 +125,9 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
             f"{data.folder} has rows of {data.rows.seq_length} tokens, the model takes "
             f"{encoder.max_position_embeddings}: set --model.max_position_embeddings {data.rows.seq_length}"
         )
+    start = read_start(Path(settings.start)) if settings.start and not is_resumed(settings) else None
+    if start is not None:
+        start.require_room(encoder)
     make_objective = partial(
         build_objective,
         settings,
@@ -133,7 +139,7 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
     )
     objective = make_objective(device=engine.device)
     start_embeddings(settings, objective, data, encoder, engine.world)
-    started_from = begin(settings, objective, data.tokenizer)
+    started_from = begin_from(start, objective, data.tokenizer) if start else earlier_start(settings)
     engine.set_recomputation(objective)
     micro_batch = engine.micro_batch(lambda: bytes_per_row(objective, data.rows, engine.device))
     cores = engine.num_cores(partial(step_seconds, objective, data.rows, engine))
@@ -165,16 +171,11 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
     )
 
 
-def begin(settings: PretrainRunConfig, objective: Objective, words: Tokenizer) -> dict[str, Any] | None:
-    """Give the objective the weights of `--start` -> where they come from; None: they are random."""
-    if is_resumed(settings):
-        # A resumed run has weights of its own, and where they began stays as it was: what `--start` named
-        # then, or a model that was imported as a run.
-        found = read_environment(Path(settings.out)).get(STARTED_FROM)
-        return dict(found) if isinstance(found, dict) and found else None
-    if not settings.start:
-        return None
-    return begin_from(read_start(Path(settings.start)), objective, words)
+def earlier_start(settings: PretrainRunConfig) -> dict[str, Any] | None:
+    """Where the weights of a resumed run began: at what `--start` named then, or at a model that was imported
+    as a run; None: they were random."""
+    found = read_environment(Path(settings.out)).get(STARTED_FROM) if is_resumed(settings) else None
+    return dict(found) if isinstance(found, dict) and found else None
 
 
 def start_embeddings(

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from electra.config import read_yaml
 from electra.errors import InputError
 from electra.model.names import Role
+from electra.model.sizes import EncoderConfig
 from electra.model.store import TOKENS_READ, ModelFolder, open_model
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import Tokenizer
@@ -35,6 +36,8 @@ STARTED_FROM = "started_from"
 """Key of a run's facts: where its first weights come from; None if they were random."""
 STRUCTURE = ("objective", "model", "generator", "discriminator_head")
 """Keys of a run that say which networks there are."""
+MOST_LARGER = 64
+"""Weights that a run may have for each one of its start, beside those of the vocabulary."""
 _TABLE = ".embeddings.word_embeddings."
 _WORD_START = "a"
 
@@ -49,6 +52,18 @@ class Start:
     tokenizer: Tokenizer
     facts: Mapping[str, Any]
     """Where the weights come from, for the run's checkpoints."""
+
+    def require_room(self, encoder: EncoderConfig) -> None:
+        """Refuse an encoder far larger than these weights, before it is built: a stranger's config can ask
+        for all memory. What is somewhat larger is named later, by the weight that does not fit."""
+        layer = encoder.hidden_size * (4 * encoder.hidden_size + 2 * encoder.intermediate_size)
+        asked = encoder.num_hidden_layers * layer + encoder.max_position_embeddings * encoder.embedding_size
+        there = sum(tensor.numel() for tensor in self.weights.values())
+        if asked > MOST_LARGER * there:
+            raise InputError(
+                f"--start {self.path} has {there:,} weights, and the keys of model ask for about {asked:,}: "
+                "they do not belong together"
+            )
 
 
 def is_run(path: Path) -> bool:
@@ -68,6 +83,9 @@ def read_networks(path: Path) -> dict[Role, ModelFolder]:
     """The networks in a folder: a discriminator, a generator, or both; a bare encoder is a discriminator."""
     folder = open_model(path)
     networks = [folder, partner] if (partner := folder.partner()) else [folder]
+    for network in networks:
+        # A run is built by their configs, which must be those of their weights.
+        network.encoder_state()
     return {"discriminator" if part.role == "encoder" else part.role: part for part in networks}
 
 

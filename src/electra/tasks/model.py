@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -33,14 +33,18 @@ from electra.model.store import (
     TOKENS_READ,
     Contents,
     ModelFolder,
+    RowLength,
     copy_state,
     filled,
     lay_out,
     open_model,
+    room_for,
     with_dropout,
     write_model,
 )
+from electra.schema import Within, check, check_arguments
 from electra.seeds import torch_generator
+from electra.tasks.data.columns import OwnTaskConfig
 from electra.tasks.families.family import Family, ForeignModel, TaskBatch
 from electra.tasks.families.table import build_family, describe_family, recognise
 from electra.text.tokenizer import Tokenizer
@@ -52,6 +56,23 @@ TASK_KEY = "electra_task"
 KIND = "fine-tuned model"
 """What its manifest calls it."""
 _TASK_KEYS = ("task", "max_length", "family", "settings")
+
+
+class TaskFacts(TypedDict):
+    """What config.json says of a task: all that is needed to use the model, and what is told of it."""
+
+    task: str
+    max_length: RowLength
+    family: str
+    settings: dict[str, Any]
+    main_score: NotRequired[str | None]
+    score: NotRequired[float | None]
+    split: NotRequired[str | None]
+    seed: NotRequired[int | None]
+    start: NotRequired[str | None]
+    imported_from: NotRequired[dict[str, Any]]
+    tokens_read: NotRequired[Annotated[int, Within(0)] | None]
+    input: NotRequired[dict[str, Any]]
 
 
 class Judged(NamedTuple):
@@ -160,9 +181,14 @@ def write_tuned(tuned: FineTuned, folder: Path) -> None:
 
 def task_of(folder: ModelFolder) -> dict[str, Any] | None:
     """What a folder says of its task, by our key or by its class of transformers; None if it has none."""
+    about: dict[str, Any] | None = folder.values.get(TASK_KEY)
+    if about is not None:
+        where = str(folder.path / CONFIG)
+        check(about, TaskFacts, where=where, key=TASK_KEY)
+        check_arguments(about.get("input", {}), OwnTaskConfig, where=where, key=f"{TASK_KEY}.input")
+        return about
     if TASK_KEY in folder.values or folder.is_own_layout or folder.is_onnx:
-        about = folder.values.get(TASK_KEY)
-        return about if isinstance(about, dict) else None
+        return None
     architectures = folder.values.get("architectures")
     if not isinstance(architectures, list) or not architectures:
         return None
@@ -198,9 +224,11 @@ def load_model(source: str | Path | ModelFolder) -> FineTuned:
             "names no class for a task. Train it for one first, with `electra finetune`"
         )
     family = build_family(about, where=f"{folder.path / CONFIG}, {TASK_KEY}")
-    model = TaskModel(folder.encoder(), {about["task"]: family})
+    encoder, where = folder.encoder(), str(folder.path)
+    with room_for(folder.tensors, folder.head_tensors, where=where):
+        model = TaskModel(encoder, {about["task"]: family})
     head = model.head(about["task"])
-    copy_state(_head_state(folder, family, head), head, where=str(folder.path))
+    copy_state(_head_state(folder, family, head), head, where=where)
     return FineTuned(
         model=model.eval(),
         task=about["task"],
@@ -292,6 +320,8 @@ def find_start(path: str, *, like: str, dropout: float | None) -> StartModel:
     folder = open_model(like if path == RANDOM else path)
     tokenizer, config = folder.tokenizer, with_dropout(folder.config, dropout)
     if path == RANDOM:
+        # Its weights are read all the same: a config alone may ask for any amount of memory.
+        folder.encoder_state()
         sha256, state, tuned = hashlib.sha256(RANDOM.encode()).hexdigest(), None, None
         tokens_read: int | None = 0
     else:

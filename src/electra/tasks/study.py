@@ -19,7 +19,7 @@ from typing import Any
 
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
-from electra.model.store import TOKENS_READ
+from electra.model.store import SHORTEST, TOKENS_READ
 from electra.show import listed
 from electra.tasks import results
 from electra.tasks.batches import TaskMixture, TrainBatches
@@ -87,9 +87,9 @@ def row_length(task: Task, encoder: EncoderConfig, *, max_length: int | None) ->
     longest = encoder.max_position_embeddings
     if max_length is None:
         return min(task.max_length, longest)
-    if not 8 <= max_length <= longest:
+    if not SHORTEST <= max_length <= longest:
         raise InputError(
-            f"max_length is {max_length}, expected 8 to {longest}, the most that the model takes"
+            f"max_length is {max_length}, expected {SHORTEST} to {longest}, the most that the model takes"
         )
     return max_length
 

@@ -26,7 +26,7 @@ from electra.show import megabytes
 from electra.text import tokenizer as tokenizers
 from electra.text.corpus import STDIN, Corpus, open_corpus, vocabulary_sample
 from electra.text.quarantine import QUARANTINE, Quarantine, ReadProblem, Tally
-from electra.text.rows import FORMAT_VERSION, KIND, LONGEST_ROW, count_tokens
+from electra.text.rows import FORMAT_VERSION, KIND, LONGEST_ROW, TOKEN_COUNTS, count_tokens
 from electra.text.shards import TRAIN, VALID, Dealer, ShardSettings, hash_document, write_shards
 from electra.text.tables import Dialect, Quoting
 from electra.text.tokenizer import Tokenizer, TokenizerConfig
@@ -333,9 +333,7 @@ class _Assembly:
         self._remove_strays([receipt["name"] for receipt in written.receipts])
         train_shards = [shard["name"] for shard in splits[TRAIN]["shards"]]
         token_counts = count_tokens(self.data, train_shards, vocab_size=tokenizer.vocab_size)
-        files.write_file(
-            self.data / "token_counts.npy", partial(np.save, arr=token_counts, allow_pickle=False)
-        )
+        files.write_file(self.data / TOKEN_COUNTS, partial(np.save, arr=token_counts, allow_pickle=False))
         content = {
             **facts,
             "kind": KIND,

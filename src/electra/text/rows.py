@@ -20,14 +20,15 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from electra import seeds
 from electra.errors import InputError
-from electra.files import read_manifest, write_file
+from electra.files import Manifest, damaged_files, read_manifest, write_file
+from electra.schema import Within
 
 Ids = npt.NDArray[np.uint32]
 Example = tuple[Ids, Ids]
@@ -144,6 +145,7 @@ class AsGoogle:
 
 KIND = "dataset"
 FORMAT_VERSION = 1
+TOKEN_COUNTS = "token_counts.npy"
 LONGEST_ROW = np.iinfo(np.uint16).max
 _PARTS = ("ids", "offsets", "segments")
 
@@ -190,11 +192,33 @@ def count_tokens(folder: Path, names: Iterable[str], *, vocab_size: int) -> npt.
     return counts
 
 
+class _Shard(TypedDict):
+    name: str
+    rows: Annotated[int, Within(0)]
+
+
+class _Split(TypedDict):
+    shards: list[_Shard]
+
+
+class _TokenizerFacts(TypedDict):
+    special_ids: dict[str, Annotated[int, Within(0)]]
+
+
+class DatasetManifest(Manifest):
+    """What is read of the manifest of a dataset."""
+
+    format_version: int
+    seq_length: Annotated[int, Within(1)]
+    tokenizer: _TokenizerFacts
+    splits: dict[str, _Split]
+
+
 class Rows:
     """The rows of one split of a dataset, by number. Files are mapped when first used."""
 
     def __init__(self, folder: Path, split: str = "train") -> None:
-        manifest = read_manifest(folder, kind=KIND)
+        manifest = read_manifest(folder, kind=KIND, form=DatasetManifest)
         if manifest["format_version"] != FORMAT_VERSION:
             raise InputError(
                 f"{folder} has dataset format {manifest['format_version']}, this program reads "
@@ -209,6 +233,7 @@ class Rows:
         self._shards: list[str] = [shard["name"] for shard in manifest["splits"][split]["shards"]]
         counts = [shard["rows"] for shard in manifest["splits"][split]["shards"]]
         self._starts = np.array([0, *accumulate(counts)], np.int64)
+        self._unread = set(self._shards)
         # Bounded: a corpus of thousands of shards would exceed the system's limit of memory maps.
         self._shard = lru_cache(maxsize=1024)(self._map_shard)
 
@@ -223,6 +248,16 @@ class Rows:
         row = index - int(self._starts[shard])
         return Row(ids=ids[offsets[row] : offsets[row + 1]], first_segment=int(segments[row]))
 
+    def require_intact(self, names: Iterable[str]) -> None:
+        """Refuse files that are not as they were when the data was prepared."""
+        sealed = {name: facts for name in names if (facts := self.manifest["files"].get(name))}
+        for damage in damaged_files(self.folder, {"files": sealed}):
+            raise InputError(f"{damage}: prepare the data again, or copy it again")
+
     def _map_shard(self, shard: int) -> list[npt.NDArray[Any]]:
-        paths = [self.folder / f"{self._shards[shard]}.{part}.npy" for part in _PARTS]
-        return [np.load(path, mmap_mode="r", allow_pickle=False) for path in paths]
+        names = [f"{self._shards[shard]}.{part}.npy" for part in _PARTS]
+        # One wrong bit in a row would be trained on and never noticed. The pages are wanted anyway.
+        if self._shards[shard] in self._unread:
+            self.require_intact(names)
+            self._unread.discard(self._shards[shard])
+        return [np.load(self.folder / name, mmap_mode="r", allow_pickle=False) for name in names]

@@ -5,9 +5,9 @@ T tokens of a text.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from electra.text.tokenizer import Encoded, Located, Tokenizer, read_tokenizer
 MASK = "[MASK]"
 """In a text, the mark of a gap."""
 
+Value = TypeVar("Value")
 Ids = NDArray[np.uint32]
 Span = tuple[int, int]
 
@@ -59,11 +60,18 @@ class SharedTokenizer(Tokenizer):
         ]
 
 
-def check_texts(texts: Sequence[str], *, name: str = "texts") -> list[str]:
+def listed(given: Iterable[Value], *, name: str = "texts") -> list[Value]:
+    """A list of what a list, a generator or anything else yields that can be gone through once."""
+    if not isinstance(given, Iterable):
+        raise InputError(f"{name} is of type {type(given).__name__}, expected a list")
+    return list(given)
+
+
+def check_texts(texts: Iterable[str], *, name: str = "texts") -> list[str]:
     """The texts, or what is wrong with which of them."""
     if isinstance(texts, str):
         raise InputError(f"{name} is one string, expected a list of strings: write [{texts[:20]!r}]")
-    found = list(texts)
+    found = listed(texts, name=name)
     for number, text in enumerate(found):
         if not isinstance(text, str):
             raise InputError(f"{name}[{number}] is of type {type(text).__name__}, expected a string")
@@ -72,7 +80,7 @@ def check_texts(texts: Sequence[str], *, name: str = "texts") -> list[str]:
 
 
 def check_pairs(
-    first: Sequence[str], second: Sequence[str] | None, *, names: tuple[str, str]
+    first: Iterable[str], second: Iterable[str] | None, *, names: tuple[str, str]
 ) -> tuple[list[str], list[str]]:
     """Two lists of one length; without a second, its texts are empty."""
     texts = check_texts(first, name=names[0])

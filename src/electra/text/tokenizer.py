@@ -27,6 +27,7 @@ from tokenizers import models, normalizers, processors
 from electra import files
 from electra.errors import InputError
 from electra.text import vocabulary
+from electra.text.growth import check_growth
 from electra.text.vocabulary import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, TokenizerConfig
 
 __all__ = ["SPECIAL_TOKENS", "Encoded", "Located", "Tokenizer", "TokenizerConfig", "load_tokenizer", "train"]
@@ -287,7 +288,9 @@ def read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
         )
     try:
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # what the library raises has no narrower type
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # what the library raises has no narrower type: a panic is no Exception
         raise InputError(f"{path} is not a tokenizer that `tokenizers` can read: {error}") from error
     entries = tokenizer.get_vocab(with_added_tokens=True)
     check_special_tokens(path, entries)
@@ -298,7 +301,9 @@ def read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
             raise InputError(
                 f"{path}, added_tokens: {token['content']!r} has id {token['id']}, expected {number}"
             )
-    check_model(path, json.loads(tokenizer.to_str())["model"], unk_id=entries["[UNK]"])
+    parts = json.loads(tokenizer.to_str())
+    check_model(path, parts["model"], unk_id=entries["[UNK]"])
+    check_growth(path, parts["normalizer"])
     return tokenizer
 
 
@@ -340,6 +345,9 @@ def check_model(path: Path, model: dict[str, Any], *, unk_id: int) -> None:
             raise InputError(f"{path}: model.unk_id is {model['unk_id']}, expected {unk_id}, the id of [UNK]")
     elif model["unk_token"] != "[UNK]" and not (model["type"] == "BPE" and model["unk_token"] is None):
         raise InputError(f"{path}: model.unk_token is {model['unk_token']!r}, expected '[UNK]'")
+    elif model["unk_token"] and "[UNK]" not in model["vocab"]:
+        # Then the first unknown word would be an error, and not a token.
+        raise InputError(f"{path}: model.vocab lacks '[UNK]', which stands for unknown words: add it there")
 
 
 def read_vocabulary(path: Path) -> tokenizers.Tokenizer:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from electra.errors import InputError
 from electra.model import names
 from electra.model.heads import TaggingHead
 from electra.model.sizes import EncoderConfig
@@ -170,7 +171,7 @@ def test_where_a_word_stands():
 
 
 def test_tags_of_another_scheme_are_refused():
-    with pytest.raises(AssertionError, match="BIOES"):
+    with pytest.raises(InputError, match="BIOES"):
         Tagging(("B-NP", "I-NP", "O"), "entities")
 
 

@@ -4,7 +4,7 @@ B rows, L positions, U questions, C choices, D numbers in a hidden state.
 """
 
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypedDict
 
@@ -41,7 +41,7 @@ from electra.tasks.families.family import (
     sequence,
 )
 from electra.tasks.task import content_key
-from electra.text.spans import check_lengths, check_texts
+from electra.text.spans import check_lengths, check_texts, listed
 from electra.text.tokenizer import Tokenizer
 
 
@@ -341,12 +341,12 @@ def choice_prediction(logits_C: NDArray[Any]) -> Prediction:
     return {"choice": int(share_C.argmax()), "probabilities": share_C.tolist()}
 
 
-def check_choices(choices: Sequence[Sequence[str]]) -> list[list[str]]:
+def check_choices(choices: Iterable[Iterable[str]]) -> list[list[str]]:
     """Lists of two or more texts, or an error that says which is none."""
     if isinstance(choices, str):
         raise InputError("choices is one string, expected a list of choices for each question")
     found = []
-    for number, given in enumerate(choices):
+    for number, given in enumerate(listed(choices, name="choices")):
         of_question = check_texts(given, name=f"choices[{number}]")
         if len(of_question) < 2:
             raise InputError(f"choices[{number}] has {len(of_question)} texts, expected two or more")

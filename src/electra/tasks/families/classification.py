@@ -21,6 +21,7 @@ from torch.nn import functional
 from electra.errors import InputError
 from electra.model.heads import ClassificationHead, HeadLayers, RegressionHead
 from electra.model.sizes import EncoderConfig
+from electra.schema import short
 from electra.show import did_you_mean
 from electra.tasks.data.columns import Cells, ClassCount, Classes, OwnTaskConfig, RowReader, quoted
 from electra.tasks.families import scores
@@ -295,7 +296,8 @@ class ClassFamily(TextFamily):
         head_layers: HeadLayers = "one",
     ) -> None:
         super().__init__(head_pooling, head_layers)
-        assert len(set(labels)) == len(labels), f"a label is named twice in {labels}"
+        if len(set(labels)) != len(labels):
+            raise InputError(f"the labels are {short(list(labels))}: expected each of them once")
         if len(labels) < self.fewest_labels:
             raise InputError(f"the labels are {list(labels)}: expected at least two to choose from")
         self._labels = tuple(labels)

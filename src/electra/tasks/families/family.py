@@ -37,6 +37,7 @@ from electra.errors import InputError
 from electra.model.encoder import Positions
 from electra.model.heads import HeadLayers, Pooling
 from electra.model.sizes import EncoderConfig
+from electra.schema import short
 from electra.text.spans import Ids
 from electra.text.tokenizer import Tokenizer
 from electra.text.windows import Window, windows
@@ -220,6 +221,8 @@ class ForeignModel:
             raise InputError(
                 f"{self.where}: it is an {self.architecture}, but its weights lack {name}. {LEAVE_HEAD}"
             )
+        if self.tensors[name].dim() == 0:
+            raise InputError(f"{self.where}: {name} of its weights is one number. {LEAVE_HEAD}")
         return self.tensors[name]
 
     def labels(self, count: int) -> tuple[str, ...]:
@@ -229,11 +232,11 @@ class ForeignModel:
         labels = tuple(str(named[str(number)]) for number in range(count) if str(number) in named)
         if not len(named) == len(labels) == count:
             raise InputError(
-                f"{self.where}: id2label is {given}, but the head has {count} outputs: expected a name for "
-                f"each, by its number from 0 on. {LEAVE_HEAD}"
+                f"{self.where}: id2label is {short(given)}, but the head has {count} outputs: expected a "
+                f"name for each, by its number from 0 on. {LEAVE_HEAD}"
             )
         if len(set(labels)) < count:
-            raise InputError(f"{self.where}: id2label is {given}: give each label a name of its own")
+            raise InputError(f"{self.where}: id2label is {short(given)}: give each label a name of its own")
         return labels
 
 
@@ -581,6 +584,10 @@ def check_finite(examples: Sequence[Example], outputs: Sequence[NDArray[np.float
             )
 
 
+MAX_PAIR_WINDOWS = 64
+"""Rows in which the windows of two texts meet, unless one of the texts alone has more windows."""
+
+
 class PairWindow(NamedTuple):
     """A window of a text and, of a pair, one of the other."""
 
@@ -594,9 +601,12 @@ class PairWindow(NamedTuple):
 
 
 def pair_windows(num_first: int, num_second: int, *, max_length: int) -> list[PairWindow]:
-    """Windows of a text; of a pair, each window of one with each of the other.
+    """Windows of a text; of a pair, each window of one with each of the other, if these are not too many.
 
-    Only the longer text of a pair is read in several, unless both are longer than half of a row.
+    Only the longer text of a pair is read in several, unless both are longer than half of a row. Above
+    `MAX_PAIR_WINDOWS` rows, a window of one meets only some of the other's, at even distances, and the next
+    window those behind them: all of both texts is read, and the time grows with their length, not with the
+    product of their lengths.
     """
     num_special = 3 if num_second else 2
     room = kept_tokens(num_first, num_second, max_length - num_special)
@@ -605,7 +615,16 @@ def pair_windows(num_first: int, num_second: int, *, max_length: int) -> list[Pa
         windows(length, room=max(1, kept)) or nothing
         for length, kept in zip((num_first, num_second), room, strict=True)
     )
-    return list(itertools.starmap(PairWindow, itertools.product(first, second)))
+    more, fewer = max(len(first), len(second)), min(len(first), len(second))
+    num_met = max(1, min(fewer, MAX_PAIR_WINDOWS // more))
+    places = [
+        (place, (place * fewer // more + number * fewer // num_met) % fewer)
+        for place in range(more)
+        for number in range(num_met)
+    ]
+    if len(first) < len(second):
+        places = [(b, a) for a, b in places]
+    return [PairWindow(first[a], second[b]) for a, b in sorted(places)]
 
 
 def pair_outputs(pairs: Sequence[tuple[Ids, Ids]], predictor: Predictor) -> list[NDArray[np.float64]]:

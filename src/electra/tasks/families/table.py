@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra.errors import InputError
+from electra.schema import check_arguments, short
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.choice import MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
@@ -31,14 +32,19 @@ def describe_family(family: Family[Any]) -> dict[str, Any]:
 
 
 def build_family(facts: Mapping[str, Any], *, where: str) -> Family[Any]:
-    """The family that was described."""
-    if facts.get("family") not in FAMILIES:
+    """The family that was described; what was not is an error that names the file, `where`, and the key."""
+    if facts["family"] not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise InputError(f"{where}: family is {facts.get('family')!r}, expected one of {known}")
+        raise InputError(f"{where}: family is {short(facts['family'])}, expected one of {known}")
+    family = FAMILIES[facts["family"]]
+    check_arguments(facts["settings"], family, where=where, key="settings")
     settings = {
         name: tuple(value) if isinstance(value, list) else value for name, value in facts["settings"].items()
     }
-    return FAMILIES[facts["family"]](**settings)
+    try:
+        return family(**settings)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def recognise(foreign: ForeignModel) -> Recognised | None:

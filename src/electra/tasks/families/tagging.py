@@ -41,6 +41,7 @@ from torch.nn import functional
 from electra.errors import InputError
 from electra.model.heads import TaggingHead, gather_positions
 from electra.model.sizes import EncoderConfig
+from electra.schema import short
 from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig, RowReader
 from electra.tasks.families.family import (
     Ability,
@@ -61,7 +62,7 @@ from electra.tasks.families.family import (
     label_names,
 )
 from electra.tasks.task import TRAIN, content_key
-from electra.text.spans import Word, check_texts, join_words, locate, words_of
+from electra.text.spans import Word, check_texts, join_words, listed, locate, words_of
 from electra.text.tokenizer import Tokenizer
 from electra.text.windows import Window, word_windows
 
@@ -338,15 +339,17 @@ class Tagging(Family[TaggingExample]):
     def __post_init__(self) -> None:
         assert self.scheme in get_args(TagKind), self.scheme
         assert self.marking in get_args(Scheme), self.marking
-        assert len(set(self.tags)) == len(self.tags) > 0, self.tags
-        if self.scheme == "entities":
-            assert all(map(marks_chunks, self.tags)), self.tags
+        if not len(set(self.tags)) == len(self.tags) > 0:
+            raise InputError(f"the tags are {short(self.tags)}: expected one or more, each of them once")
+        if self.scheme == "entities" and not all(map(marks_chunks, self.tags)):
+            raise InputError(f"the tags are {short(self.tags)}: expected tags of entities, such as B-PER")
         if self.scheme == "entities" and self.marking == "bioes":
             # Every chunk of two words or more has an end: without it, these are tags of another scheme.
             unended = [
                 tag for tag in self.tags if tag[0] in "BI" and f"E-{split_tag(tag)[1]}" not in self.tags
             ]
-            assert not unended, f"{unended} are not BIOES: use Tagging.learn"
+            if unended:
+                raise InputError(f"the tags {short(unended)} are not BIOES: each has an E- of its name, too")
 
     @classmethod
     def learn(cls, examples: Sequence[TaggingExample], *, scheme: TagKind) -> Self:
@@ -636,21 +639,24 @@ def make_row(
 
 
 def cut_into_words(
-    texts: Sequence[str | Sequence[str]], predictor: Predictor
+    texts: Iterable[str | Iterable[str]], predictor: Predictor
 ) -> list[tuple[str, list[Word]]]:
     """Each text with its words; lists of words are joined by blanks."""
     if isinstance(texts, str):
         check_texts(texts)
-    lists = [
-        check_texts([given] if isinstance(given, str) else given, name=f"texts[{number}]")
-        for number, given in enumerate(texts)
+    # What yields texts, or words, may do so once.
+    given = [
+        check_texts([one], name=f"texts[{number}]")[0]
+        if isinstance(one, str)
+        else check_texts(one, name=f"texts[{number}]")
+        for number, one in enumerate(listed(texts))
     ]
-    located = iter(locate([given for given in texts if isinstance(given, str)], predictor.tokenizer))
+    located = iter(locate([one for one in given if isinstance(one, str)], predictor.tokenizer))
     return [
-        (given, words_of(given, next(located), predictor.continues_word))
-        if isinstance(given, str)
-        else join_words(words)
-        for given, words in zip(texts, lists, strict=True)
+        (one, words_of(one, next(located), predictor.continues_word))
+        if isinstance(one, str)
+        else join_words(one)
+        for one in given
     ]
 
 
