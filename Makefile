@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Twice quiet: errors, but not a warning for each package that pip would have liked otherwise.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq install --constraint constraints.txt
 
-.PHONY: help demo quick test test-all test-long test-processors check format clean
+.PHONY: help demo quick test test-all test-long test-processors chaos soak audit check format clean
 .DEFAULT_GOAL := help
 
 help:  ## list these commands
@@ -26,7 +26,16 @@ test-long: $(VENV)/.installed-dev  ## those few, each of which says why it is lo
 test-processors: $(VENV)/.installed-dev  ## the numerical tests as other processors would compute
 	@$(BIN)/python .ci/processors.py
 
-test-all: test test-long test-processors  ## what CI runs
+chaos: $(VENV)/.installed-dev  ## the whole campaign of kills, faults and flipped bits, with a report in chaos/
+	@$(BIN)/python tests/chaos/campaign.py --out chaos
+
+soak: $(VENV)/.installed-dev  ## a server at twice its capacity for half an hour, with a report in soak/
+	@$(BIN)/python tests/chaos/soak.py --out soak
+
+audit: $(VENV)/.installed-audit  ## a bill of materials in audit/, and what is known to be vulnerable
+	@$(BIN)/python .ci/audit.py
+
+test-all: test test-long test-processors chaos  ## what CI runs
 
 check: $(VENV)/.installed-dev  ## format, lint, types
 	@$(BIN)/ruff format --check .
@@ -50,7 +59,7 @@ dist: $(VENV)/.installed-dev  ## a wheel and an sdist in dist/, tried in a fresh
 	  "$$fresh/venv/bin/python" tests/smoke.py "$$fresh/empty"
 
 clean:  ## remove what these commands made
-	@rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) demo chaos soak audit .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamps make a second call quick: pip runs again only if a requirement changed.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -63,4 +72,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "installing what the tests need (about two minutes) ..."
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+# An environment of its own: auditors bring packages that would be audited too.
+$(VENV)/.installed-audit: $(VENV)/.installed-dev
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip --disable-pip-version-check --no-input -qq install 'cyclonedx-bom>=7,<8' 'pip-audit>=2.9,<3'
 	@touch $@

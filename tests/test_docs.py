@@ -104,3 +104,11 @@ def test_guides_are_linked_from_the_readme():
     for path in (ROOT / "docs").glob("*.md"):
         if path.stem != "log":
             assert f"docs/{path.name}" in readme
+
+
+def test_every_test_that_the_threat_table_names_is_there():
+    named = re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    there = {name for source in sources for name in re.findall(r"def (test_\w+)\(", source)}
+    assert set(named) <= there
