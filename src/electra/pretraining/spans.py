@@ -110,7 +110,8 @@ def find_spans(masked: Masked, inputs: Inputs, *, longest: int) -> MaskedSpans:
     # Pass by pass, and within a pass in the order of the rows.
     tail_R = step_P.argsort(stable=True)[int((step_P == 0).sum()) :]
     columns, passes, num_slots, num_tails = [tail_R[:0]], [], 0, 0
-    for now_R in tail_R.split_with_sizes(step_P.bincount(minlength=longest)[1:].tolist()):
+    sizes = map(int, step_P.bincount(minlength=longest)[1:])
+    for now_R in tail_R.split_with_sizes(list(sizes)):
         # The longest spans of a row come first, so that there is no gap in any pass.
         width_now = int(rank_P[now_R].max()) + 1 if len(now_R) else 0
         passes.append((slice(num_slots, num_slots + width_now), slice(num_tails, num_tails + len(now_R))))
