@@ -9,6 +9,7 @@ Every attack has a random generator of its own, so that one that went wrong can 
 
 import argparse
 import json
+import os
 import platform
 import random
 import shutil
@@ -113,6 +114,8 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="*", default=[], help="numbers of attacks to repeat")
     parser.add_argument("--out", type=Path, default=Path("chaos"), help="folder of the report")
     given = parser.parse_args()
+    # Whoever is killed leaves semaphores, which Python's own tracker removes and complains about.
+    os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="electra-chaos-") as folder:
         options = {"seed": given.seed, "scale": given.scale, "at_once": given.at_once, "only": given.only}

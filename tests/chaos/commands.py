@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import shim
@@ -134,10 +135,12 @@ def _run(words: Sequence[str], log: Path, place: Mapping[str, str], fault: shim.
     from electra import cli
     from electra.run import finetune, pretrain
     from electra.text import shards
-    from electra.train import signals
+    from electra.train import distributed, signals
 
     shards.BLOCK_CHARACTERS = 20_000
     signals.STUCK_SECONDS = 1.0
+    # A person has ten minutes for a process that does not come.
+    distributed.TIMEOUT = timedelta(seconds=PATIENCE / 4)
     pretrain.write_report = finetune.write_report = lambda folder: "not written: this is a campaign"
     if fault is not None:
         fault.install()

@@ -124,6 +124,29 @@ def test_a_full_queue_refuses_at_once():
     run(scenario, queue_size=2)
 
 
+def test_what_could_not_be_done_in_time_is_refused_at_once():
+    """Or, under load, all would wait until it is too late for them, and nobody would be answered."""
+
+    async def scenario(batcher, model, submit):
+        first = await submit("x" * 10)
+        await begun(model)
+        await asyncio.sleep(0.2)
+        model.may_go.set()
+        await first
+        # From now on, 10 characters are known to take 0.2 s or more.
+        model.may_go.clear()
+        model.has_begun.clear()
+        alone = await submit("y" * 1000)
+        await begun(model)
+        with pytest.raises(ApiError, match="s are waiting already: try again") as refused:
+            await batcher.submit(call_of("z"))
+        assert refused.value.status_code == 503
+        model.may_go.set()
+        assert await alone == ["Y" * 1000]
+
+    run(scenario, deadline=20)
+
+
 def test_what_is_too_late_is_refused_and_not_computed():
     async def scenario(batcher, model, submit):
         tasks = [await submit("first"), await submit("late")]

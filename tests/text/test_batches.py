@@ -127,7 +127,7 @@ def test_prefetch_gives_the_same_batches_from_any_step(rows):
 def test_prefetch_raises_what_the_reading_thread_met(rows):
     (rows.folder / "train-00002.ids.npy").unlink()
     broken = Batches(Rows(rows.folder), seed=0, batch_size=13)
-    with pytest.raises(InputError, match="train-00002.*missing"):
+    with pytest.raises(InputError, match=r"train-00002.*missing"):
         next(broken.prefetch())
 
 

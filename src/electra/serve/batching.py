@@ -4,6 +4,10 @@ All bookkeeping happens in the event loop and needs no locks; only the model run
 while it computes. Then the oldest one decides what is computed next, and others of its kind join it: batches
 grow with the load by themselves, and no call waits for a batch to fill.
 
+A queue of old calls is worth nothing: when each has waited until just before its deadline, the model works on
+what will be too late, and nobody is answered. So a call is refused at once if what is ahead of it would take
+too long, at the speed of the last batches.
+
 The time of a call is bounded twice: a request may ask for so much work (`requests.make_call`), and when
 nobody waits for a call any more, because of the deadline or because clients have left, the model stops after
 the batch of rows at hand (`computing_while`).
@@ -19,6 +23,11 @@ from typing import Any
 from electra.prediction.windows import AbandonedError, computing_while
 from electra.serve.errors import ApiError
 from electra.serve.limits import Limits
+
+IN_TIME = 0.7
+"""Share of the deadline that a call and those ahead may be expected to take: speeds vary."""
+NEW_SHARE = 0.3
+"""Of the last batch, in what is known of the model's speed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +84,9 @@ class Batcher:
         self._waiting: dict[_Job, None] = {}
         self._arrived = asyncio.Event()
         self._workers: list[asyncio.Task[None]] = []
+        self._computing: list[int] = []
+        """Costs of the batches under way."""
+        self._seconds_per_cost = 0.0
 
     @property
     def num_waiting(self) -> int:
@@ -103,6 +115,11 @@ class Batcher:
         """One result for each text before the deadline, or `ApiError` 503."""
         if self.num_waiting >= self._limits.queue_size:
             raise ApiError(503, f"{self._limits.queue_size} requests are waiting already: try again")
+        ahead = sum(self._computing) + sum(job.call.cost for job in self._waiting)
+        seconds = (ahead + call.cost) * self._seconds_per_cost
+        # One that finds nobody is always let in, or a bad moment would be the last thing that is known.
+        if ahead and seconds > IN_TIME * self._limits.deadline:
+            raise ApiError(503, f"requests of about {seconds:.0f} s are waiting already: try again")
         job = _Job(call)
         self._waiting[job] = None
         self._arrived.set()
@@ -129,10 +146,22 @@ class Batcher:
             if not group:
                 self._arrived.clear()
                 continue
-            outcomes = await loop.run_in_executor(threads, self._outcomes, group)
+            cost = max(1, sum(job.call.cost for job in group))
+            self._computing.append(cost)
+            beside, began = len(self._computing), loop.time()
+            try:
+                outcomes = await loop.run_in_executor(threads, self._outcomes, group)
+            finally:
+                self._computing.remove(cost)
+            self._note_speed((loop.time() - began) / beside / cost)
             for job, outcome in zip(group, outcomes, strict=True):
                 if not job.outcome.done():
                     job.outcome.set_result(outcome)
+
+    def _note_speed(self, seconds_per_cost: float) -> None:
+        """What a batch took, which shared the cores with those beside it; a batch given up counts, too."""
+        known = self._seconds_per_cost or seconds_per_cost
+        self._seconds_per_cost = (1 - NEW_SHARE) * known + NEW_SHARE * seconds_per_cost
 
     def _take(self) -> list[_Job]:
         """The oldest job, and others of its kind that fit into the batch."""
