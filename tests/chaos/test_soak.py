@@ -28,9 +28,10 @@ def test_what_went_wrong_is_seen():
     seen.server = [steady] * 8
     assert seen.lost() == []
     seen.answers |= {("good", "500"): 1, ("slow", "no answer"): 2}
-    seen.server = [steady] * 8 + [{**steady, "descriptors": 90}] * 8
+    seen.server = [steady] * 8 + [{**steady, "megabytes": 500.0, "descriptors": 90}] * 8
     assert seen.lost() == [
         "1 good clients: 500",
         "2 slow clients: no answer",
-        "descriptors grew from 20 to 90",
+        "megabytes grew from 400 to 500",
+        "descriptors: 20 at first, 90 when all clients were gone",
     ]
