@@ -17,7 +17,7 @@ demo: $(VENV)/.installed  ## the whole path on the text every Python installatio
 quick: $(VENV)/.installed-dev  ## the tests of a second or less, of every room: about two minutes
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not long"
 
-test: $(VENV)/.installed-dev  ## the tests but for a few long ones: about ten minutes
+test: $(VENV)/.installed-dev  ## the tests but for a few long ones: about twenty minutes
 	@$(BIN)/python -m pytest -n 2 -m "not long"
 
 test-long: $(VENV)/.installed-dev  ## those few, each of which says why it is long

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Protocol, cast
 
-from electra import show
+from electra import errors, show
 from electra.errors import InputError
 
 # The table of contents of the product, in the order a person meets the commands.
@@ -31,7 +31,7 @@ VERBS = {
 # `import` is a keyword, so its module needs another name.
 _MODULES = {"import": "importing"}
 
-OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, errors.INTERRUPTED
 
 
 class Verb(Protocol):

@@ -3,6 +3,9 @@
 import importlib
 from types import ModuleType
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as the shell would have it."""
+
 
 class InputError(ValueError):
     """Bad usage or bad input: the command prints the message without a traceback and exits with 2."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from commands import Ended
 from jobs import Job, Workshop, with_value
 
 KILLS_A_VICTIM = 4
@@ -34,21 +35,19 @@ def kill(workshop: Workshop, name: str, rng: random.Random, *, times: int = KILL
     """`kill -9` of all processes of a command, several times at random moments, then let it end."""
     job, out = workshop.job(name), workshop.fresh(f"killed-{name}-{rng.getrandbits(32):08x}")
     hits, within = 0, job.seconds
-    for _ in range(3 * times):
+    while hits < times:
         command = job.start(out)
         command.wait(rng.uniform(0.0, within))
         command.signal(signal.SIGKILL)
         ended = command.end()
-        hits += ended.was_killed
-        if not ended.was_killed:
-            if ended.code or hits == times:
-                break
-            # It was done before: what is left after the kills takes less time than all of it.
-            within *= 0.7
-            if job.difference(out) == "":
-                shutil.rmtree(out)
-        if hits == times:
-            break
+        if ended.was_killed:
+            hits += 1
+            continue
+        if wrong := problem(job, out, ended):
+            return Outcome("kill -9", name, hits, wrong)
+        # It was done before: once more from the beginning, and sooner, since a rest takes less time.
+        within *= 0.7
+        shutil.rmtree(out)
     return Outcome("kill -9", name, hits, finished(job, out))
 
 
@@ -57,7 +56,7 @@ def interrupt(workshop: Workshop, name: str, rng: random.Random) -> Outcome:
     job, out = workshop.job(name), workshop.fresh(f"interrupted-{name}-{rng.getrandbits(32):08x}")
     command = job.start(out)
     command.wait(rng.uniform(0.0, job.seconds))
-    # As a terminal or a batch system does: once, to the process that was started.
+    # As a terminal does: once, to all processes of the command.
     command.signal(rng.choice((signal.SIGTERM, signal.SIGINT)))
     ended = command.end()
     if "Traceback" in ended.said:
@@ -131,15 +130,20 @@ CHANGES: tuple[Callable[[Path], None], ...] = (_grow, _shrink, Path.unlink)
 
 
 def finished(job: Job, out: Path) -> str:
-    """Type it until it is done: `same`, or what is wrong."""
-    ended = job.finish(out)
-    if ended.code and "exists" in ended.said and not job.difference(out):
-        return "same"
-    if ended.code:
-        return f"code {ended.code}: {last_line(ended.said)}"
+    """Type it again and let it end: `same`, or what is wrong, which is left to be looked at."""
+    if wrong := problem(job, out, job.finish(out)):
+        return wrong
+    shutil.rmtree(out)
+    return "same"
+
+
+def problem(job: Job, out: Path, ended: Ended) -> str:
+    """What is wrong with a command that ended, or with what it made; empty if nothing is."""
     difference = job.difference(out)
-    shutil.rmtree(out, ignore_errors=not difference)
-    return difference or "same"
+    # Some commands refuse to write over what is whole.
+    if ended.code and not ("exists" in ended.said and not difference):
+        return f"code {ended.code}: {last_line(ended.said)}"
+    return difference
 
 
 def last_line(said: str) -> str:

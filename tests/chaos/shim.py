@@ -24,12 +24,13 @@ WORST_JUMP = 400 * 24 * 3600.0
 
 @dataclass
 class Fault:
-    """What fails, at which operation in a folder, and where the number of operations is noted."""
+    """What fails, and at which operation in a folder."""
 
     kind: Kind
     folder: Path
+    noted: Path
+    """Takes the number of operations so far; of those that fail, at the first that did."""
     at: int = 0
-    noted: Path | None = None
     seed: int = 0
     num_operations: int = 0
 
@@ -46,13 +47,13 @@ class Fault:
     def operation(self) -> None:
         """One more; some of them fail."""
         self.num_operations += 1
-        if self.noted is not None:
-            with _open(self.noted, "w") as file:
-                file.write(str(self.num_operations))
         if self.kind == "slow":
             time.sleep(SLOW_SECONDS)
         # A full disk stays full, a broken place is one that the next attempt may avoid.
         failed = self.num_operations == self.at or (self.kind == "full" and 0 < self.at < self.num_operations)
+        if self.kind == "count" or failed:
+            with _open(self.noted, "w") as file:
+                file.write(str(self.num_operations))
         if failed and self.kind in _NUMBERS:
             number = _NUMBERS[self.kind]
             raise OSError(number, os.strerror(number))

@@ -37,7 +37,9 @@ def test_interrupted_or_paused_it_makes_the_same_bits(workshop, attack):
 
 @pytest.mark.parametrize("kind", ["full", "broken", "clock"])
 def test_a_bad_disk_or_clock_costs_nothing_but_time(workshop, kind):
-    assert_good(faults.strike(workshop, "prepare", kind, random.Random(2)))
+    outcome = faults.strike(workshop, "prepare", kind, random.Random(2))
+    assert_good(outcome)
+    assert outcome.count == 1
 
 
 @pytest.mark.parametrize("artefact", ["dataset", "encoder"])
@@ -70,12 +72,12 @@ def test_the_campaign_sees_what_is_lost(workshop, tmp_path):
 
 
 def test_the_shim_fails_at_the_operation_it_names(tmp_path):
-    fault = shim.Fault("broken", tmp_path, at=2)
+    fault = shim.Fault("broken", tmp_path, tmp_path / "noted", at=2)
     fault.operation()
     with pytest.raises(OSError, match="Input/output"):
         fault.operation()
     fault.operation()
-    full = shim.Fault("full", tmp_path, at=1)
+    full = shim.Fault("full", tmp_path, tmp_path / "noted", at=1)
     for _ in range(2):
         with pytest.raises(OSError, match="No space left"):
             full.operation()

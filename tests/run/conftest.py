@@ -1,6 +1,7 @@
 import json
 import random
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,14 @@ class SmallRuns:
             assert values.keys() == other_tensors[group].keys()
             for key, value in values.items():
                 assert torch.equal(value, other_tensors[group][key]), (group, key)
+
+    def assert_continues_exactly(self, folder: Path, interrupt: Callable[..., None], **keys: Any) -> None:
+        """Stopped after five steps and typed again, it is the run that was never stopped."""
+        self.pretrain(folder / "whole", **keys)
+        interrupt(5)
+        self.pretrain(folder / "parts", code=cli.INTERRUPTED, **keys)
+        self.pretrain(folder / "parts", **keys)
+        self.assert_same(folder / "parts", folder / "whole")
 
     def assert_same_work(self, run: Path, other: Path, *, precision: str) -> None:
         """The same rows, divided otherwise."""

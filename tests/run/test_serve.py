@@ -83,12 +83,19 @@ def limit_files(number):
 HALF = b"POST /detect HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
 
 
-@pytest.mark.slow
-def test_a_second_interrupt_ends_it_at_once_with_a_line(whole):
-    words = ["--body_seconds", "60", "--chunk_seconds", "60", "--drain_seconds", "60"]
-    with command(whole, *words) as (process, url), connect(url) as connection:
+@contextlib.contextmanager
+def waiting_for_the_rest(model, *, drain_seconds):
+    """The same, with a request under way that never becomes whole."""
+    words = ["--body_seconds", "60", "--chunk_seconds", "60", "--drain_seconds", drain_seconds]
+    with command(model, *words) as (process, url), connect(url) as connection:
         connection.sendall(HALF)
         assert ask(url, "/health/live").status == 200
+        yield process, url
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_it_at_once_with_a_line(whole):
+    with waiting_for_the_rest(whole, drain_seconds="60") as (process, url):
         process.send_signal(signal.SIGINT)
         wait_until(lambda: is_refused(url))
         assert process.poll() is None
@@ -100,10 +107,7 @@ def test_a_second_interrupt_ends_it_at_once_with_a_line(whole):
 
 @pytest.mark.slow
 def test_who_is_not_done_when_it_has_to_end_is_cut_off_without_a_traceback(whole):
-    words = ["--body_seconds", "60", "--chunk_seconds", "60", "--drain_seconds", "0.5"]
-    with command(whole, *words) as (process, url), connect(url) as connection:
-        connection.sendall(HALF)
-        assert ask(url, "/health/live").status == 200
+    with waiting_for_the_rest(whole, drain_seconds="0.5") as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == cli.OK
         (line,) = process.stderr.read().splitlines()
@@ -111,7 +115,6 @@ def test_who_is_not_done_when_it_has_to_end_is_cut_off_without_a_traceback(whole
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="no limit of open files")
 def test_more_connections_than_files_fill_no_log(whole):
     def is_live():
         try:

@@ -75,12 +75,7 @@ def test_samples_show_masks_and_proposals_in_one_row(one_pass):
     ],
 )
 def test_stopped_and_continued_is_the_same(runs, tmp_path, interrupt, changes):
-    keys = {**changes, "train__steps": 8, "log__evaluate_every": 4}
-    runs.pretrain(tmp_path / "whole", **keys)
-    interrupt(5)
-    runs.pretrain(tmp_path / "parts", code=cli.INTERRUPTED, **keys)
-    runs.pretrain(tmp_path / "parts", **keys)
-    runs.assert_same(tmp_path / "parts", tmp_path / "whole")
+    runs.assert_continues_exactly(tmp_path, interrupt, **changes, train__steps=8, log__evaluate_every=4)
 
 
 @pytest.mark.slow

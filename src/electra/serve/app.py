@@ -37,7 +37,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from electra import __version__
-from electra.errors import InputError
+from electra.errors import INTERRUPTED, InputError
 from electra.prediction.model import Model
 from electra.serve.batching import Batcher, Call
 from electra.serve.connections import BoundedProtocol, backlog_for, most_connections, note_loop_error
@@ -83,8 +83,6 @@ SECURITY_HEADERS = {
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE_SECONDS = 5
 """For requests to end after their connections were cut."""
-INTERRUPTED = 130
-"""Exit code, as after any other Ctrl-C."""
 
 
 class Service:

@@ -12,16 +12,13 @@ the log                     gets a line about any of it once a minute
 import asyncio
 import errno
 import logging
-import sys
+import resource
 import time
 from collections.abc import Callable
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-if sys.platform != "win32":
-    import resource
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +57,6 @@ for _name in (__name__, "uvicorn.error"):
 
 def most_connections(wanted: int) -> int:
     """How many connections to take: at most half of the files that this process may open."""
-    if sys.platform == "win32":
-        return wanted
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 2))
 

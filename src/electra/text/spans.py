@@ -60,7 +60,7 @@ class SharedTokenizer(Tokenizer):
         ]
 
 
-def listed(given: Iterable[Value], *, name: str = "texts") -> list[Value]:
+def as_list(given: Iterable[Value], *, name: str = "texts") -> list[Value]:
     """A list of what a list, a generator or anything else yields that can be gone through once."""
     if not isinstance(given, Iterable):
         raise InputError(f"{name} is of type {type(given).__name__}, expected a list")
@@ -71,7 +71,7 @@ def check_texts(texts: Iterable[str], *, name: str = "texts") -> list[str]:
     """The texts, or what is wrong with which of them."""
     if isinstance(texts, str):
         raise InputError(f"{name} is one string, expected a list of strings: write [{texts[:20]!r}]")
-    found = listed(texts, name=name)
+    found = as_list(texts, name=name)
     for number, text in enumerate(found):
         if not isinstance(text, str):
             raise InputError(f"{name}[{number}] is of type {type(text).__name__}, expected a string")

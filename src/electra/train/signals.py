@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from electra.errors import INTERRUPTED
+
 _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _PATIENCE_SECONDS = 2.0
 STUCK_SECONDS = 10.0
@@ -26,8 +28,6 @@ STUCK_SECONDS = 10.0
 _LOOK_SECONDS = 0.5
 _IDLE_SHARE = 0.02
 """Of a core's time: a process that uses less does nothing but wait."""
-_INTERRUPTED = 130
-"""Exit code, as after Ctrl-C."""
 
 
 class Request(enum.IntEnum):
@@ -140,7 +140,7 @@ def _watch(heard: socket.socket, is_saving: Callable[[], bool]) -> None:
                 file=sys.stderr,
                 flush=True,
             )
-            os._exit(_INTERRUPTED)
+            os._exit(INTERRUPTED)
 
 
 _LONGEST_PAUSE = 60.0

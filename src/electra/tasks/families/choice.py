@@ -41,7 +41,7 @@ from electra.tasks.families.family import (
     sequence,
 )
 from electra.tasks.task import content_key
-from electra.text.spans import check_lengths, check_texts, listed
+from electra.text.spans import as_list, check_lengths, check_texts
 from electra.text.tokenizer import Tokenizer
 
 
@@ -346,7 +346,7 @@ def check_choices(choices: Iterable[Iterable[str]]) -> list[list[str]]:
     if isinstance(choices, str):
         raise InputError("choices is one string, expected a list of choices for each question")
     found = []
-    for number, given in enumerate(listed(choices, name="choices")):
+    for number, given in enumerate(as_list(choices, name="choices")):
         of_question = check_texts(given, name=f"choices[{number}]")
         if len(of_question) < 2:
             raise InputError(f"choices[{number}] has {len(of_question)} texts, expected two or more")

@@ -62,7 +62,7 @@ from electra.tasks.families.family import (
     label_names,
 )
 from electra.tasks.task import TRAIN, content_key
-from electra.text.spans import Word, check_texts, join_words, listed, locate, words_of
+from electra.text.spans import Word, as_list, check_texts, join_words, locate, words_of
 from electra.text.tokenizer import Tokenizer
 from electra.text.windows import Window, word_windows
 
@@ -649,7 +649,7 @@ def cut_into_words(
         check_texts([one], name=f"texts[{number}]")[0]
         if isinstance(one, str)
         else check_texts(one, name=f"texts[{number}]")
-        for number, one in enumerate(listed(texts))
+        for number, one in enumerate(as_list(texts))
     ]
     located = iter(locate([one for one in given if isinstance(one, str)], predictor.tokenizer))
     return [
