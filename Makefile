@@ -27,7 +27,7 @@ test-processors: $(VENV)/.installed-dev  ## the numerical tests as other process
 	@$(BIN)/python .ci/processors.py
 
 chaos: $(VENV)/.installed-dev  ## the whole campaign of kills, faults and flipped bits, with a report in chaos/
-	@$(BIN)/python tests/chaos/campaign.py --out chaos
+	@$(BIN)/python tests/chaos/campaign.py --out chaos $(if $(SECONDS_LEFT),--seconds $(SECONDS_LEFT))
 
 soak: $(VENV)/.installed-dev  ## a server at twice its capacity for half an hour, with a report in soak/
 	@$(BIN)/python tests/chaos/soak.py --out soak

@@ -57,19 +57,24 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """A test that `make test` leaves out says why it has to be long."""
+    """A test that `make test` leaves out says why it has to be long, and gets the time for it."""
     for item in items:
         mark = item.get_closest_marker("long")
-        if mark is not None and not mark.kwargs.get("reason"):
+        if mark is None:
+            continue
+        if not mark.kwargs.get("reason"):
             raise pytest.UsageError(f"{item.nodeid}: say pytest.mark.long(reason=...)")
+        if item.get_closest_marker("timeout") is None:
+            # At a load of 13, three of them took more than the ten minutes that are for all tests.
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 # An example may take as long as a busy machine needs: a time is for benchmarks, not for tests.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 
-# Fixtures of models in folders, which predict, formats and serve share (tests/support/model_folders.py).
-pytest_plugins = ["model_folders"]
+# In tests/support: models in folders, which predict, formats and serve share; and what ends what tests start.
+pytest_plugins = ["model_folders", "processes"]
 
 
 @pytest.fixture(scope="session")

@@ -33,8 +33,8 @@ FUNCTIONS = {
     "score": ScoreConfig,
     "export": ExportConfig,
 }
-# For a command line only: what watches over a process, or writes nothing.
-COMMAND_ONLY = {"dry_run", "max_restarts", "verify"}
+# For a command line only: what writes nothing.
+COMMAND_ONLY = {"dry_run", "verify"}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_importing_takes_neither_torch_nor_numpy():
 
 
 def test_the_public_names():
-    assert set(electra.__all__) == {"__version__", "load", *FUNCTIONS}
+    assert set(electra.__all__) == {"__version__", "load", "doctor", *FUNCTIONS}
     with pytest.raises(AttributeError, match="train_it"):
         _ = electra.train_it
 
@@ -90,6 +90,24 @@ def test_every_key_of_a_command_is_a_keyword_with_an_example(name):
     keys = {field.name for field in dataclasses.fields(FUNCTIONS[name])} - COMMAND_ONLY
     assert parameters.keys() - {"config"} == keys
     assert all(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters.values())
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        ({"cluster": "somewhere"}, ("cluster", "ray://HOST:PORT")),
+        ({"cluster": "ray://127.0.0.1:1"}, ("ray://127.0.0.1:1",)),
+        ({"cluster": "local", "cluster_workers": 0}, ("cluster_workers",)),
+        ({"cluster_workers": 2}, ("cluster_workers",)),
+        ({"max_restarts": 2}, ("max_restarts",)),
+    ],
+    ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else None,
+)
+def test_a_cluster_that_cannot_be_meant_is_refused_before_anything_is_made(data, tmp_path, keys, names):
+    with pytest.raises(InputError) as caught:
+        small_run(data, tmp_path / "run", **keys)
+    assert all(name in str(caught.value) for name in names)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
@@ -114,7 +132,7 @@ def test_from_a_folder_of_text_to_answers(data, tmp_path, monkeypatch, capsys):
     assert run.tokens > 0
     assert 0 <= run.metrics["discriminator_auc"] <= 1
     assert Path(run.report).is_file()
-    assert run.load().abilities == ("embed", "detect", "fill", "corrupt", "score")
+    assert run.load().abilities == ("embed", "detect", "fill", "corrupt", "score", "choose")
     (answer,) = electra.load(run).detect(["The old river was in a small city."])
     assert answer["tokens"][1]["text"] == "old"
     assert 0 < answer["tokens"][1]["replaced"] < 1

@@ -133,6 +133,11 @@ def test_what_is_given_lies_over_defaults_that_depend_on_it(tmp_path):
         assert given.changed({"inner": {"layers": 1}}).draft().inner.layers == 1
 
 
+def test_a_way_to_print_that_there_is_not_is_refused(capsys):
+    with pytest.raises(InputError, match="no_such_way"):
+        read("--corpus", "x", "--print_config=no_such_way")
+
+
 def test_print_config_shows_such_defaults_too(capsys):
     given = config.read(Outer, ["--print_config"], prog="electra test")
     with pytest.raises(SystemExit):

@@ -31,7 +31,12 @@ def commands_in(path):
     for line in lines:
         if re.match(r"(electra|torchrun) ", line):
             words = shlex.split(line.partition(" > ")[0], comments=True)
-            yield words[words.index("-m") + 2 :] if words[0] == "torchrun" else words[1:]
+            words = words[words.index("-m") + 2 :] if words[0] == "torchrun" else words[1:]
+            # `electra launch slurm ... -- COMMAND` has two in one.
+            place = words.index("--") if "--" in words else len(words)
+            yield words[:place]
+            if words[place + 1 :]:
+                yield words[place + 1 :]
 
 
 @functools.cache

@@ -1,3 +1,6 @@
+import hashlib
+import json
+import os
 import re
 import stat
 
@@ -115,3 +118,77 @@ def test_a_folder_appears_when_it_is_whole_in_place_of_an_older_one(tmp_path):
     with files.appearing_whole(place) as folder:
         (folder / "c").write_text("second")
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["thing", "thing/c"]
+
+
+def seal_again(folder, **named):
+    """As somebody does who wants other files to be read."""
+    path = folder / files.MANIFEST
+    content = json.loads(path.read_bytes())
+    del content["manifest_sha256"]
+    content["files"] |= named
+    checksum = hashlib.sha256(files.to_json(content)).hexdigest()
+    files.write_json(path, {**content, "manifest_sha256": checksum})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../other",
+        "{top}/other",
+        "sub/../../other",
+        "a\0b",
+        "./a.bin",
+        "sub/../a.bin",
+        "sub//b.txt",
+        ".",
+        "",
+        "a" * 256,
+    ],
+)
+def test_a_manifest_names_files_of_its_folder_each_in_one_way(sealed, name):
+    (sealed.parent / "other").write_text("elsewhere")
+    facts = {"bytes": 9, "sha256": files.sha256(sealed.parent / "other")}
+    seal_again(sealed, **{"a.bin": facts})
+    files.read_manifest(sealed, kind="thing")
+    seal_again(sealed, **{name.format(top=sealed.parent): facts})
+    with pytest.raises(InputError, match=r"manifest\.json names"):
+        files.read_manifest(sealed, kind="thing")
+
+
+def test_files_may_be_links_as_version_control_of_data_makes_them(sealed, tmp_path):
+    for path in [path for path in sealed.rglob("*") if path.is_file() and path.name != files.MANIFEST]:
+        elsewhere = tmp_path / f"kept-{path.name}"
+        path.rename(elsewhere)
+        path.symlink_to(elsewhere)
+    assert problems(sealed) == []
+    elsewhere.write_bytes(b"changed")
+    assert len(problems(sealed)) == 1
+    path.unlink()
+    path.symlink_to(path)
+    assert len(problems(sealed)) == 1
+
+
+@pytest.mark.parametrize("inner", ["", "final"])
+def test_the_cache_of_the_hub_consists_of_links(tmp_path, inner):
+    blobs, folder = tmp_path / "blobs", tmp_path / "snapshots" / "0f3a" / inner
+    blobs.mkdir()
+    folder.mkdir(parents=True)
+    (folder / "a.bin").write_bytes(b"weights")
+    files.write_manifest(folder, {"kind": "thing"})
+    (folder / "a.bin").rename(blobs / "77aa")
+    (folder / "a.bin").symlink_to(blobs / "77aa")
+    assert problems(folder) == []
+
+
+def test_what_is_no_file_is_named_and_not_waited_for(sealed, tmp_path):
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, tmp_path / "none.json"):
+        with pytest.raises(InputError, match=re.escape(str(path))):
+            files.read_json(path)
+    with pytest.raises(InputError, match=re.escape(str(pipe))), files.locked(pipe, busy="busy"):
+        pass
+    (sealed / files.MANIFEST).unlink()
+    os.mkfifo(sealed / files.MANIFEST)
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        files.read_manifest(sealed, kind="thing")

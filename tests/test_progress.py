@@ -29,7 +29,7 @@ def terminal(monkeypatch):
     def console(*, stderr):
         return Console(file=sys.stderr, force_terminal=True, width=100, _environ={})
 
-    monkeypatch.setattr(progress, "Console", console)
+    monkeypatch.setattr("rich.console.Console", console)
 
 
 def test_without_a_terminal_few_lines_are_shown_and_all_that_is_said(capsys, time):

@@ -1,14 +1,17 @@
 import hashlib
+import json
 import math
+import os
 import pickle
 
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from electra.errors import InputError
-from electra.tensors import read_tensors, write_tensors
+from electra.tensors import TensorFiles, read_tensors, write_tensors
 from electra.train.checkpoint import snapshot
 
 KINDS = {
@@ -128,3 +131,66 @@ def test_the_checksum_is_compared_while_reading(tmp_path):
     read_tensors(path)
     with pytest.raises(InputError, match=rf"a\.safetensors.*{sha256}"):
         read_tensors(path, sha256=sha256)
+
+
+DEEP = "[" * 100_000
+READERS = {"read_tensors": read_tensors, "TensorFiles": lambda path: dict(TensorFiles([path]))}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        *({"shared": text} for text in ('{"x": []}', '{"x": 3}', '{"x": "none"}', '{"a": "a"}')),
+        *({"shared": text} for text in ("[1]", "3", "null", "{", DEEP)),
+        *({"rows": f'{{"a": {place}}}'} for place in ("[1e999, 4]", "null", "[0, 4, 0]", '["0", "4"]')),
+        *({"rows": f'{{"a": {place}}}'} for place in ("[-1, 4]", "[0, true]", "[0.0, 4.0]", "{}")),
+        *({"rows": text} for text in ("[1]", "3", "null", '{"none": [0, 4]}', DEEP)),
+    ],
+    ids=lambda metadata: str(metadata)[:40],
+)
+def test_metadata_of_another_form_are_refused_by_the_name_of_the_file(tmp_path, read, metadata):
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(4, 4)}, path, metadata=metadata)
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        read(path)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize(
+    ("header", "is_read"),
+    [
+        ({"__metadata__": None, "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}, True),
+        # Types that torch, or safetensors for torch, does not have.
+        ({"a": {"dtype": "F4", "shape": [8], "data_offsets": [0, 4]}}, False),
+        ({"a": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}, False),
+    ],
+)
+def test_headers_as_we_do_not_write_them(tmp_path, read, header, is_read):
+    path, text = tmp_path / "model.safetensors", json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(header["a"]["data_offsets"][1]))
+    if is_read:
+        assert read(path)["a"].tolist() == [0, 0, 0, 0]
+    else:
+        with pytest.raises(InputError, match=r"model\.safetensors"):
+            read(path)
+
+
+def test_parts_of_a_tensor_are_of_one_type_and_have_rows(tmp_path):
+    def parts(*tensors):
+        for number, tensor in enumerate(tensors):
+            rows = json.dumps({"a": [number, len(tensors)]})
+            save_file({"a": tensor}, tmp_path / f"{number}.safetensors", metadata={"rows": rows})
+        return dict(TensorFiles([tmp_path / f"{number}.safetensors" for number in range(len(tensors))]))
+
+    assert parts(torch.ones(1), torch.zeros(1))["a"].tolist() == [1, 0]
+    with pytest.raises(InputError, match=r"1\.safetensors"):
+        parts(torch.ones(1), torch.zeros(1).to(torch.float8_e5m2))
+    with pytest.raises(InputError, match=r"0\.safetensors"):
+        parts(torch.tensor(1.0), torch.tensor(0.0))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        read_tensors(tmp_path / "model.safetensors")

@@ -11,12 +11,23 @@ nor numpy by `import electra`.
 
 from typing import TYPE_CHECKING
 
-from electra.api import evaluate, export, finetune, load, predict, prepare, pretrain, score
+from electra.api import doctor, evaluate, export, finetune, load, predict, prepare, pretrain, score
 
 if TYPE_CHECKING:
     __version__: str
 
-__all__ = ["__version__", "evaluate", "export", "finetune", "load", "predict", "prepare", "pretrain", "score"]
+__all__ = [
+    "__version__",
+    "doctor",
+    "evaluate",
+    "export",
+    "finetune",
+    "load",
+    "predict",
+    "prepare",
+    "pretrain",
+    "score",
+]
 
 
 def __getattr__(name: str) -> str:

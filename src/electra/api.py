@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from electra.errors import InputError
 
 if TYPE_CHECKING:
-    from electra.formats.export import Form
+    from electra.formats.export import Form, Layout
+    from electra.formats.word2vec import Tokens
     from electra.model.heads import DetectionHead
     from electra.model.names import Role
     from electra.prediction.load import Engine
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         AdversarialConfig,
         GeneratorConfig,
         ModelConfig,
+        NegativeSamplingConfig,
         ObjectiveName,
         PretrainTrainConfig,
         ReplacedSpanConfig,
@@ -40,9 +42,11 @@ if TYPE_CHECKING:
         TwoStageConfig,
     )
     from electra.pretraining.masking import MaskingConfig
+    from electra.report.findings import Finding
     from electra.tasks.config import EpochLogConfig, EpochTrainConfig
     from electra.tasks.data.catalogue import ConllConfig, SquadConfig
     from electra.tasks.data.columns import OwnTaskConfig
+    from electra.tasks.data.views import ContrastiveConfig
     from electra.tasks.sweep import SweepConfig
     from electra.text.tables import Quoting
     from electra.text.tokenizer import Tokenizer
@@ -233,14 +237,20 @@ class Scores(PlainRows):
 class ExportedModel(Folder):
     """A model in the layout of another library."""
 
-    engine: "Engine"
+    engine: "Engine | None"
     facts: Mapping[str, Any]
     """Format, class, or how close the exported graph is to the original."""
     scores: dict[tuple[str, str], tuple[float | None, float | None]]
     """(split, name) -> score before and after the export, if there were labelled examples."""
+    neighbours: Mapping[str, Sequence[tuple[str, float]]]
+    """Of word vectors: word -> the nearest others with their cosines."""
+    address: str | None = None
+    """Where on the Hugging Face Hub it was pushed to."""
 
     def load(self) -> "Model":
         """The exported model."""
+        if self.engine is None:
+            raise InputError(f"{self} holds word vectors, no model: read them with gensim")
         return load(self, engine=self.engine)
 
 
@@ -263,9 +273,15 @@ def load(
     is says `model.precision`, and why `model.precision_reason`.
     """
     from electra.prediction.load import load as load_model
+    from electra.store import cache, remote
 
+    where = os.fspath(path)
     return load_model(
-        os.fspath(path), device=device, engine=engine, max_length=max_length, precision=precision
+        str(cache.fetch(where)) if remote.is_url(where) else where,
+        device=device,
+        engine=engine,
+        max_length=max_length,
+        precision=precision,
     )
 
 
@@ -290,6 +306,7 @@ def prepare(
     quoting: "Quoting | None" = None,
     seed: int | None = None,
     workers: int | None = None,
+    cluster: str | None = None,
     max_bad_fraction: float | None = None,
 ) -> PreparedData:
     """Turn a corpus into a tokenizer and rows of tokens, as `electra prepare` does.
@@ -304,7 +321,9 @@ def prepare(
     from electra.text.dataset import PrepareConfig
     from electra.text.dataset import make_dataset as prepare_data
 
-    made = prepare_data(collect(PrepareConfig, keys, prog="electra.prepare", file=config).config())
+    given = collect(PrepareConfig, keys, prog="electra.prepare", file=config)
+    with given.opened(reads=("tokenizer",), writes=("out",)) as given:
+        made = prepare_data(given.config())
     return PreparedData(made.path, made.manifest)
 
 
@@ -332,11 +351,15 @@ def pretrain(
     adversarial: "AdversarialConfig | Group | None" = None,
     single_pass: "SinglePassConfig | Group | None" = None,
     replaced_span: "ReplacedSpanConfig | Group | None" = None,
+    negative_sampling: "NegativeSamplingConfig | Group | None" = None,
     valid_rows: int | None = None,
     checkpoint: "CheckpointConfig | Group | None" = None,
     log: "LogConfig | Group | None" = None,
     health: "HealthConfig | Group | None" = None,
     resume: "ResumeConfig | Group | None" = None,
+    cluster: str | None = None,
+    cluster_workers: int | None = None,
+    max_restarts: int | None = None,
 ) -> Run:
     """Pre-train encoders on a prepared dataset, as `electra pretrain` does, or resume the run in `out`.
 
@@ -345,28 +368,41 @@ def pretrain(
 
     `start`: the run or model whose weights it begins with, also if its tokenizer is another than the data's.
     `config`: a recipe's name or a YAML file of keys; the other arguments override it. Keys that are not given
-    have the paper's values for the size of the model. See `electra pretrain --help`.
+    have the paper's values for the size of the model. `cluster`: "auto", "local" or
+    "ray://HOST:PORT", where `cluster_workers` processes train, with `max_restarts` when one is lost. See
+    `electra pretrain --help`.
     """
     keys = _named(locals())
     from electra.config import collect
-    from electra.pretraining import build
+    from electra.pretraining import build, on_nodes
     from electra.pretraining.config import PretrainRunConfig, paper_defaults
     from electra.report import write_report
     from electra.train import engine
 
     given = collect(PretrainRunConfig, keys, prog="electra.pretrain", file=config)
-    settings = given.config(paper_defaults(given))
-    settings.require_folders()
-    _refuse_dry_run(settings.dry_run)
-    with engine.joined(settings.train.device) as (world, device):
-        state = build.run_pretraining(settings, world, device).state
+    if given.values.get("cluster"):
+        settings = given.config(paper_defaults(given))
+        settings.require_folders()
+        _refuse_dry_run(settings.dry_run)
+        facts = on_nodes.trained_on_nodes(settings)
+        report = write_report(Path(settings.out))
+    else:
+        with given.opened(reads=("data",), runs=("start",), writes=("out",)) as given:
+            settings = given.config(paper_defaults(given))
+            settings.require_folders()
+            _refuse_dry_run(settings.dry_run)
+            if settings.max_restarts:
+                raise InputError("max_restarts is for the command line, or with cluster=...: leave it out")
+            with engine.joined(settings.train.device) as (world, device):
+                facts = build.run_pretraining(settings, world, device).state.facts()
+            report = write_report(Path(settings.out)) if world.writes else "written by another process"
     return Run(
         Path(settings.out),
-        steps=state.step,
-        tokens=state.tokens,
-        seconds=state.seconds,
-        best_step=None if state.best_error is None else state.best_step,
-        report=write_report(Path(settings.out)) if world.writes else "written by another process",
+        steps=facts["step"],
+        tokens=facts["tokens"],
+        seconds=facts["seconds"],
+        best_step=None if facts["best_error"] is None else facts["best_step"],
+        report=report,
     )
 
 
@@ -383,11 +419,14 @@ def finetune(
     own: "OwnTaskConfig | Group | None" = None,
     squad: "SquadConfig | Group | None" = None,
     conll: "ConllConfig | Group | None" = None,
+    contrastive: "ContrastiveConfig | Group | None" = None,
     train: "EpochTrainConfig | Group | None" = None,
     limit_train: int | None = None,
     limit_eval: int | None = None,
     max_length: int | None = None,
     dropout: float | None = None,
+    mask_prob: float | None = None,
+    decoding: Literal["words", "scheme"] | None = None,
     pooling: Literal["auto", "cls", "mean"] | None = None,
     baseline: PathLike | None = None,
     ensemble: Literal["off", "on"] | None = None,
@@ -397,6 +436,8 @@ def finetune(
     log: "EpochLogConfig | Group | None" = None,
     health: "HealthConfig | Group | None" = None,
     resume: "ResumeConfig | Group | None" = None,
+    cluster: str | None = None,
+    cluster_gpus: float | None = None,
 ) -> Finetuned:
     """Fine-tune a model on a task with several seeds, as `electra finetune` does, or resume in `out`.
 
@@ -404,7 +445,8 @@ def finetune(
         tuned.median, tuned.load().classify(["a text"])
 
     `task`: a name such as "sst2" or "csv" (your own table, whose columns `own` names), several names with
-    commas between them, "glue", or a YAML file. See `electra finetune --help`.
+    commas between them, "glue", or a YAML file. `cluster`: "auto", "local" or "ray://HOST:PORT", where seeds
+    are trained at the same time. See `electra finetune --help`.
     """
     keys = _named(locals())
     from electra.config import collect
@@ -412,23 +454,23 @@ def finetune(
     from electra.tasks import finetuning
     from electra.tasks.config import FinetuneConfig
     from electra.tasks.data import catalogue
+    from electra.tasks.workers import clustered
     from electra.train import engine
 
     given = collect(FinetuneConfig, keys, prog="electra.finetune", file=config)
-    draft = given.draft()
-    _refuse_dry_run(draft.dry_run)
-    results: dict[str, Mapping[str, Any]] = {}
-    folders: dict[str, Path] = {}
-    with engine.joined(draft.train.device) as (world, device):
-        for job in finetuning.jobs(given, world, device):
-            found = finetuning.run_job(job)
-            results |= found
-            folders |= {name: job.study.task_folder(name) for name in found}
-    tuned = Finetuned(
-        Path(draft.out), results, folders, {name: write_report(folder) for name, folder in folders.items()}
-    )
-    if results and catalogue.task_names(draft) == [catalogue.GLUE]:
-        finetuning.write_glue(draft, tuned.medians)
+    with given.opened(reads=("model", "like", "data", "baseline"), writes=("out",)) as given:
+        draft = given.draft()
+        _refuse_dry_run(draft.dry_run)
+        results: dict[str, Mapping[str, Any]] = {}
+        folders: dict[str, Path] = {}
+        with engine.joined(draft.train.device) as (world, device), clustered(draft.cluster) as nodes:
+            for job, found in finetuning.run_jobs(finetuning.jobs(given, world, device), nodes):
+                results |= found
+                folders |= {name: job.study.task_folder(name) for name in found}
+        reports = {name: write_report(folder) for name, folder in folders.items()}
+        tuned = Finetuned(Path(draft.out), results, folders, reports)
+        if results and catalogue.task_names(draft) == [catalogue.GLUE]:
+            finetuning.write_glue(draft, tuned.medians)
     return tuned
 
 
@@ -440,9 +482,11 @@ def evaluate(
     split: str | None = None,
     out: PathLike | None = None,
     limit_eval: int | None = None,
+    options: Sequence[str] | None = None,
     own: "OwnTaskConfig | Group | None" = None,
     squad: "SquadConfig | Group | None" = None,
     conll: "ConllConfig | Group | None" = None,
+    contrastive: "ContrastiveConfig | Group | None" = None,
     device: "DeviceName | None" = None,
     precision: "PrecisionName | None" = None,
 ) -> Evaluation:
@@ -451,13 +495,16 @@ def evaluate(
         electra.evaluate(model="OUT", data="more.csv").score
 
     `split`: the part of the data to score; default: all that has labels, except the training examples.
+    `options`: words such as "positive=great" that a pre-trained model chooses from without training.
     """
     keys = _named(locals())
     from electra.config import collect
     from electra.tasks import evaluation
 
-    settings = collect(evaluation.EvaluateConfig, keys, prog="electra.evaluate").config()
-    content = evaluation.EvaluationJob.prepare(settings).run()
+    given = collect(evaluation.EvaluateConfig, keys, prog="electra.evaluate")
+    with given.opened(reads=("model", "data"), writes=("out",)) as given:
+        settings = given.config()
+        content = evaluation.EvaluationJob.prepare(settings).run()
     splits = content["splits"]
     return Evaluation(
         task=content["task"],
@@ -475,6 +522,7 @@ def predict(
     *,
     model: PathLike,
     input: PathLike | None = None,
+    options: Sequence[str] | None = None,
     data: PathLike | None = None,
     task: PathLike | None = None,
     split: str | None = None,
@@ -482,28 +530,35 @@ def predict(
     own: "OwnTaskConfig | Group | None" = None,
     squad: "SquadConfig | Group | None" = None,
     conll: "ConllConfig | Group | None" = None,
+    contrastive: "ContrastiveConfig | Group | None" = None,
     device: "DeviceName | None" = None,
     precision: "PrecisionName | None" = None,
+    cluster: str | None = None,
+    cluster_gpus: float | None = None,
 ) -> Predictions:
     """Predict the examples of a file or of a task, as `electra predict` does.
 
         for prediction in electra.predict(model="OUT", input="new.csv"):
             print(prediction["id"], prediction["label"])
 
-    `out`: file to write as well: .jsonl, .csv or .tsv, .zip for GLUE, a folder for SQuAD. For texts in memory
-    use `electra.load("OUT")`.
+    `out`: file to write as well: .jsonl, .csv or .tsv, .zip for GLUE, a folder for SQuAD. `options`:
+    words such as "positive=great" that a pre-trained model chooses from without training. `cluster`: "auto",
+    "local" or "ray://HOST:PORT", where the examples of `input` are predicted. For texts in memory use
+    `electra.load("OUT")`.
     """
     keys = _named(locals())
     from electra.config import collect
     from electra.tasks import evaluation
     from electra.tasks.predictions import write_form
 
-    settings = collect(evaluation.PredictConfig, keys, prog="electra.predict").config()
+    given = collect(evaluation.PredictConfig, keys, prog="electra.predict")
     notes: list[str] = []
-    predicted = list(evaluation.predict_splits(settings, note=notes.append))
-    path = Path(settings.out) if settings.out else None
-    if path is not None:
-        notes += write_form(path, predicted)
+    with given.opened(reads=("model", "data", "input"), writes=("out",)) as given:
+        settings = given.config()
+        predicted = list(evaluation.predict_splits(settings, note=notes.append))
+        path = Path(settings.out) if settings.out else None
+        if path is not None:
+            notes += write_form(path, predicted)
     rows = [
         {"id": example.id, **prediction}
         for one in predicted
@@ -544,16 +599,18 @@ def score(
     from electra.config import collect
     from electra.prediction.score_data import ScoreConfig, score_pairs, score_rows, write_rows
 
-    settings = collect(ScoreConfig, keys, prog="electra.score").config()
-    if settings.task == "minimal_pairs":
-        found = score_pairs(settings)
-        content = found.scores.content(model=settings.model, data=settings.data)
-        phenomena = [{"phenomenon": name, **one} for name, one in content["phenomena"].items()]
-        return Scores(phenomena, content["accuracy"], found.path)
-    rows = list(score_rows(settings))
-    path = Path(settings.out) if settings.out else None
-    if path is not None:
-        write_rows(path, rows)
+    given = collect(ScoreConfig, keys, prog="electra.score")
+    with given.opened(reads=("model", "data"), writes=("out",)) as given:
+        settings = given.config()
+        if settings.task == "minimal_pairs":
+            found = score_pairs(settings)
+            content = found.scores.content(model=settings.model, data=settings.data)
+            phenomena = [{"phenomenon": name, **one} for name, one in content["phenomena"].items()]
+            return Scores(phenomena, content["accuracy"], found.path)
+        rows = list(score_rows(settings))
+        path = Path(settings.out) if settings.out else None
+        if path is not None:
+            write_rows(path, rows)
     return Scores(rows, path=path)
 
 
@@ -566,27 +623,59 @@ def export(
     name: str | None = None,
     license: str | None = None,
     language: str | Sequence[str] | None = None,
+    push: str | None = None,
+    private: bool | None = None,
+    layout: "Layout | None" = None,
+    tokens: "Tokens | None" = None,
+    words: Sequence[str] | None = None,
     data: PathLike | None = None,
     task: PathLike | None = None,
     own: "OwnTaskConfig | Group | None" = None,
     squad: "SquadConfig | Group | None" = None,
     conll: "ConllConfig | Group | None" = None,
+    contrastive: "ContrastiveConfig | Group | None" = None,
 ) -> ExportedModel:
-    """Export a model for transformers or onnxruntime, with a model card, as `electra export` does.
+    """Export a model for transformers, onnxruntime or gensim, with a model card, as `electra export` does.
 
         small = electra.export(model="OUT", to="onnx-int8", out="SMALL", data="labelled.csv")
         small.scores, small.load().classify(["a text"])
 
-    With `data`, a fine-tuned model is scored before and after the export.
+    With `data`, a fine-tuned model is scored before and after the export. `push` uploads the folder to a
+    repository on the Hugging Face Hub, such as "your-name/your-model".
+    `to="word2vec"` writes the vectors of whole words or of all `tokens`, and tells neighbours of `words`.
     """
     keys = _named(locals())
     from electra.config import collect
     from electra.formats.export import ExportConfig
     from electra.formats.export import export_model as export_model
 
-    made = export_model(collect(ExportConfig, keys, prog="electra.export").config())
+    given = collect(ExportConfig, keys, prog="electra.export")
+    with given.opened(reads=("model", "data"), writes=("out",)) as given:
+        made = export_model(given.config())
     scores = {(change.split, change.name): (change.before, change.after) for change in made.changes}
-    return ExportedModel(made.folder, engine=made.engine, facts=dict(made.facts), scores=scores)
+    return ExportedModel(
+        made.folder,
+        engine=made.engine,
+        facts=dict(made.facts),
+        scores=scores,
+        neighbours=made.neighbours,
+        address=made.address,
+    )
+
+
+def doctor(path: PathLike) -> "list[Finding]":
+    """What is wrong or fine with a run, a fine-tuning, a dataset or a model, the worst first.
+
+        for finding in electra.doctor("RUN"):
+            print(finding.severity, finding.says, finding.cure)
+
+    `severity` is wrong, watch, note or fine; `cure` is a command line, or empty. As `electra doctor` says it.
+    """
+    from electra.checkup import examine
+    from electra.store import cache, remote
+
+    where = os.fspath(path)
+    return examine(cache.fetch(where, checkpoints=True) if remote.is_url(where) else Path(where)).findings
 
 
 def _named(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ VERBS = {
     "export": "Export a model to transformers or ONNX (fp32, int8), with a model card",
     "serve": "Serve a model as an HTTP API with a web page",
     "report": "Write an HTML report on one or several runs",
+    "doctor": "Say what is wrong or fine with a run, a dataset or a model, and the cure",
+    "launch": "Write a job script for Slurm, or a manifest for Kubernetes",
     "bench": "Compare our speed with the alternatives and the machine's peak",
 }
 
@@ -96,6 +98,7 @@ def _help() -> str:
             show.table(VERBS),
             "",
             "'electra COMMAND --help' lists a command's keys, 'electra COMMAND --print_config' their values.",
+            "Files and folders may lie in an object store: s3://BUCKET/NAME, gs://BUCKET/NAME.",
             "'electra --version' prints the version.",
         ]
     )

@@ -9,11 +9,13 @@ Python values. Both return what was *given*, which `Given.config` lays over defa
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,7 @@ import yaml
 from electra import show
 from electra.errors import InputError
 from electra.recipes import config_path
+from electra.store import cache, remote, working
 
 Config = TypeVar("Config")
 Value = TypeVar("Value")
@@ -32,6 +35,8 @@ Value = TypeVar("Value")
 _CONFIG, _PRINT_CONFIG = "config", "--print_config"
 # Far above any config, far below what keeps a computer busy: a few lines of YAML can stand for a billion.
 _YAML_BYTES, _YAML_VALUES, _YAML_DEPTH = 1 << 20, 100_000, 32
+# To YAML 1:30 is 90. The time that takes grows with the square of the digits, a minute for a file of 500 kB.
+_LONG_NUMBER = re.compile(r"(?=.*:)[-+0-9_:.]{1000,}")
 
 # The docstring below a field becomes its --help.
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -65,11 +70,40 @@ class Given(Generic[Config]):
         """The same with some keys replaced."""
         return dataclasses.replace(self, values={**self.values, **self._checked_values(values)})
 
+    @contextmanager
+    def opened(
+        self, *, reads: Sequence[str] = (), runs: Sequence[str] = (), writes: Sequence[str] = ()
+    ) -> Iterator["Given[Config]"]:
+        """The same with files and folders on this disk in place of URLs of object stores.
+
+        What the keys `reads` and `runs` name is fetched before this begins, of runs also their checkpoints;
+        what `writes` name is uploaded while this lasts and at its end. Errors name the URLs.
+        """
+
+        def local(key: str, value: Any) -> Any:
+            if isinstance(value, list):
+                return [local(key, item) for item in value]
+            if not isinstance(value, str) or not remote.is_url(value):
+                return value
+            if key in writes:
+                return str(stack.enter_context(working.working_copy(value)))
+            return str(cache.fetch(value, checkpoints=key in runs))
+
+        with ExitStack() as stack:
+            keys = [key for key in (*reads, *runs, *writes) if key in self.values and not self.print_option]
+            found = {key: local(key, self.values[key]) for key in keys}
+            try:
+                yield dataclasses.replace(self, values={**self.values, **found})
+            except (InputError, KeyboardInterrupt) as error:
+                if (text := cache.with_urls(str(error))) != str(error):
+                    raise type(error)(text) from error
+                raise
+
     def _build(self, defaults: Mapping[str, Any], *, options: Sequence[str] = ()) -> Config:
         parser = _parser(self.config_class, self.prog)
         whole = self._checked(lambda: parser.parse_object({**defaults, **self.values}))
         if options:
-            parser.parse_args(options, namespace=whole)
+            self._checked(lambda: parser.parse_args(options, namespace=whole))
         parts = self._checked(lambda: parser.instantiate(whole))
         values = {key: value for key, value in vars(parts).items() if key != _CONFIG}
         return self._checked(lambda: self.config_class(**values))
@@ -88,6 +122,12 @@ def parse(config_class: type[Config], arguments: Sequence[str], *, prog: str) ->
     return read(config_class, arguments, prog=prog).config()
 
 
+def with_first_words(arguments: Sequence[str], *, option: str) -> list[str]:
+    """Give the words before the first option the name of a list: `electra report RUN RUN --out FILE`."""
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    return [*([option, *words] if words else []), *arguments[len(words) :]]
+
+
 def read(config_class: type[Config], arguments: Sequence[str], *, prog: str) -> Given[Config]:
     """What a command line and the files it names give."""
     parser, help = _parser(config_class, prog), f"see '{prog} --help'"
@@ -104,7 +144,9 @@ def read(config_class: type[Config], arguments: Sequence[str], *, prog: str) -> 
     for path in _config_files(words):
         _checked_file(parser, path, config_class, help=help)
     found = _checked(
-        lambda: _flat(parser.parse_args(words, defaults=False), config_class), config_class, help=help
+        lambda: _flat(_built(lambda: parser.parse_args(words, defaults=False)), config_class),
+        config_class,
+        help=help,
     )
     return Given(
         config_class=config_class,
@@ -138,8 +180,17 @@ def collect(
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config as plain values, for a manifest or a YAML file."""
-    return dataclasses.asdict(config)
+    """A config as plain values, for a manifest or a YAML file; what lies in a store has its URL."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        return cache.with_urls(value) if isinstance(value, str) else value
+
+    values: dict[str, Any] = plain(dataclasses.asdict(config))
+    return values
 
 
 _parsers: dict[tuple[type[Any], str], jsonargparse.ArgumentParser] = {}
@@ -162,16 +213,35 @@ def _parser(config_class: type[Any], prog: str) -> jsonargparse.ArgumentParser:
 def read_yaml(path: Path) -> Any:
     """The values of a YAML file, or an InputError that names it."""
     try:
-        return yaml.safe_load(_small_text(path))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        text = _small_text(path)
+        return _built(lambda: yaml.safe_load(text))
+    except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"{path} is not readable YAML: {' '.join(str(error).split())}") from error
 
 
 def _small_text(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        # A pipe would keep us waiting for whoever writes to it.
+        raise InputError("it is no file")
     with path.open("rb") as file:
         text = file.read(_YAML_BYTES + 1).decode()
     require_small_yaml(text)
     return text
+
+
+def _built(read: Callable[[], Value]) -> Value:
+    """What is made of a text of YAML.
+
+    For a value that is not what its tag says, such as `!!timestamp x` and `!!int ""`, PyYAML raises whatever
+    went wrong inside it.
+    """
+    try:
+        return read()
+    except (ArithmeticError, AttributeError, LookupError, argparse.ArgumentError) as error:
+        # jsonargparse has errors of its own for keys, and makes its ArgumentError of a plain KeyError, too.
+        if isinstance(error, argparse.ArgumentError) and type(error.__cause__) is not KeyError:
+            raise
+        raise InputError(f"a value is not what its tag (!!name) says ({error}): leave out the tag") from error
 
 
 def require_small_yaml(text: str) -> None:
@@ -199,6 +269,8 @@ def require_small_yaml(text: str) -> None:
             elif isinstance(event, yaml.ScalarEvent):
                 count += 1
                 sizes[event.anchor or ""] = 1
+                if event.style is None and _LONG_NUMBER.fullmatch(event.value):
+                    raise InputError(f"a number of {len(event.value):,} digits, too many for a config")
             if count > _YAML_VALUES or len(unfinished) > _YAML_DEPTH:
                 raise InputError(
                     f"more than {_YAML_VALUES:,} values or {_YAML_DEPTH} levels, too many for a config; "
@@ -241,7 +313,7 @@ def _checked_file(
         text = _small_text(Path(path))
         if re.search(rf"^{_CONFIG}[ \t]*:[ \t]*\S", text, re.MULTILINE):
             raise InputError(f"{_CONFIG}: a file cannot name another one; give --config once for each")
-        return _flat(parser.parse_path(path, defaults=False), config_class)
+        return _flat(_built(lambda: parser.parse_path(path, defaults=False)), config_class)
 
     return _checked(read, config_class, help=help, where=f"{path}: ")
 
@@ -290,8 +362,8 @@ def _is_list(word: str) -> bool:
     if not (word.startswith("[") and word.endswith("]")):
         return False
     try:
-        return isinstance(yaml.safe_load(word), list)
-    except yaml.YAMLError:
+        return isinstance(_built(lambda: yaml.safe_load(word)), list)
+    except (ValueError, TypeError, yaml.YAMLError):
         return False
 
 

@@ -13,9 +13,11 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, Literal, TypedDict
 
 from electra.errors import InputError
@@ -39,6 +41,16 @@ def sha256(path: Path) -> str:
     """Checksum of a file, readable with `sha256sum` too."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_bytes(path: Path) -> bytes:
+    """The contents of a file; an OSError for a pipe or a device, which might never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, _NO_FILE, str(path))
+    return path.read_bytes()
+
+
+_NO_FILE = "it is a folder, a pipe or a device, expected a file"
 
 
 def fsync(path: Path) -> None:
@@ -91,7 +103,7 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path, form: Any = Any) -> Any:
     """Read JSON, or say which file is not, or which of its values is not of a form (see `schema`)."""
     try:
-        text = path.read_bytes()
+        text = read_bytes(path)
         content = json.loads(text)
         if _SURROGATE.search(text):
             # Two of them are a character. One is none, and would stop us where it is written or shown.
@@ -136,12 +148,44 @@ class Manifest(TypedDict):
     files: dict[str, SealedFile]
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether it names something below a folder, and in the only way; it may be a link."""
+    plain = PurePosixPath(name)
+    is_one = str(plain) == name and plain.parts and not plain.is_absolute() and ".." not in plain.parts
+    return bool(is_one) and "\0" not in name and all(len(os.fsencode(part)) < 256 for part in plain.parts)
+
+
 def is_inside(folder: Path, name: str) -> bool:
     """Whether what a file in a folder names lies there, or would: not above it, and not behind a link."""
-    place, real = (folder / name).resolve(), folder.resolve()
+    try:
+        place, real = (folder / name).resolve(), folder.resolve()
+    except (ValueError, RuntimeError, OSError):
+        # A name that no file can have, or a link to itself.
+        return False
+    if place.is_symlink():
+        # To itself, since Python 3.13.
+        return False
     # The cache of the Hugging Face hub: SNAPSHOTS/REVISION is a folder of links to files in BLOBS.
-    blobs = real.parent.parent / "blobs" if real.parent.name == "snapshots" else None
+    revision = next((some for some in (real, *real.parents) if some.parent.name == "snapshots"), None)
+    blobs = None if revision is None else revision.parent.parent / "blobs"
     return place.is_relative_to(real) or place.parent == blobs
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """All files of a folder, by their place in it, for a machine that does not see it."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def write_folder(folder: Path, content: Mapping[str, bytes]) -> None:
+    """Write such files, in their order."""
+    for name, data in content.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_file(folder / name, partial(_put, data=data))
+
+
+def _put(file: IO[bytes], *, data: bytes) -> None:
+    file.write(data)
 
 
 def require_folder(folder: Path, *, key: str) -> None:
@@ -221,17 +265,28 @@ def is_whole(folder: Path, *, kind: str) -> bool:
     return not any(damaged_files(folder, manifest))
 
 
-def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
-    """Seal a folder: `facts`, and size and checksum of every file in it, the manifest's own included."""
+def sealed(path: Path) -> SealedFile:
+    """What the manifest of its folder is to say of a file."""
+    # safetensors lets only the owner read, and a server may run as somebody else: as for any new file.
+    path.chmod(_NEW_FILE)
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def write_manifest(
+    folder: Path, facts: dict[str, Any], *, known: Mapping[str, SealedFile] | None = None
+) -> None:
+    """Seal a folder: `facts`, and size and checksum of every file in it, the manifest's own included.
+
+    `known`: what other processes say of files that they wrote.
+    """
+    known = known or {}
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MANIFEST]
-    for path in paths:
-        # safetensors lets only the owner read, and a server may run as somebody else: as for any new file.
-        path.chmod(_NEW_FILE)
-    sizes = {
-        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        for path in paths
-    }
-    content = {**facts, "files": sizes}
+    names = {str(path.relative_to(folder)): path for path in paths}
+    if lost := next((name for name in known if name not in names), None):
+        raise FileNotFoundError(
+            errno.ENOENT, "another process wrote it elsewhere: do all machines see one folder?", lost
+        )
+    content = {**facts, "files": {name: known.get(name) or sealed(path) for name, path in names.items()}}
     write_json(
         folder / MANIFEST, {**content, "manifest_sha256": hashlib.sha256(to_json(content)).hexdigest()}
     )
@@ -240,7 +295,8 @@ def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
 def read_manifest(folder: Path, *, kind: str, form: Any = Manifest) -> dict[str, Any]:
     """The facts of a sealed folder; its own checksum, its `kind` and its form are checked, its files are not.
 
-    A checksum tells damage, not intent: whoever changes a manifest can seal it again.
+    A checksum tells damage, not intent: whoever changes a manifest can seal it again. So it can only name
+    files of its folder, which may be links: what they lead to has the checksum, or is damaged.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -258,6 +314,10 @@ def read_manifest(folder: Path, *, kind: str, form: Any = Manifest) -> dict[str,
     if content.get("kind") != kind:
         raise InputError(f"{folder} holds a {short(content.get('kind'))}, expected a {kind}")
     check(content, form, where=str(path))
+    for name in content["files"]:
+        # By many names such as ././a, one file would be read many times.
+        if not is_plain_name(name):
+            raise InputError(f"{path} names {short(name)}, expected a file in {folder}")
     return content
 
 
@@ -288,11 +348,22 @@ def stray_files(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
 
 
 @contextmanager
-def locked(path: Path, *, busy: str) -> Iterator[None]:
-    """Hold an exclusive lock on a file, which the system frees when the process ends however it ends."""
+def locked(path: Path, *, busy: str, seconds: float = 0.0) -> Iterator[None]:
+    """Hold an exclusive lock on a file, which the system frees when the process ends however it ends.
+
+    `seconds`: how long to wait for whoever holds it.
+    """
+    if path.exists() and not path.is_file():
+        # A pipe would be waited for until somebody reads from it.
+        raise InputError(f"{path} cannot be a lock: {_NO_FILE}; remove it")
+    until = time.monotonic() + seconds
     with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(busy) from error
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= until:
+                    raise InputError(busy) from error
+            time.sleep(0.2)
         yield

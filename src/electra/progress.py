@@ -3,12 +3,12 @@
 import sys
 import time
 from types import TracebackType
-
-from rich import progress as rich_progress
-from rich.console import Console
-from rich.table import Column
+from typing import TYPE_CHECKING
 
 from electra.show import clock
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 _PLAIN_EVERY_SECONDS = 10.0
 _LIVE_EVERY_SECONDS, _LIVE_PER_SECOND = 0.1, 4
@@ -19,6 +19,11 @@ class LiveLine:
     """A bar and the latest state of a job on stderr; plain lines where stderr is no terminal."""
 
     def __init__(self, *, silent: bool = False, first_plain_after: float = 0.0) -> None:
+        # Imported by those that show a bar: `electra predict` starts without.
+        from rich import progress as rich_progress
+        from rich.console import Console
+        from rich.table import Column
+
         console = Console(stderr=True)
         self._silent, self._live = silent, console.is_terminal and not silent
         self._bar = rich_progress.Progress(
@@ -33,7 +38,7 @@ class LiveLine:
             refresh_per_second=_LIVE_PER_SECOND,
             disable=not self._live,
         )
-        self._task: rich_progress.TaskID | None = None
+        self._task: TaskID | None = None
         self._next = time.monotonic() + (0.0 if self._live else first_plain_after)
 
     def __enter__(self) -> "LiveLine":
@@ -91,16 +96,16 @@ class Progress:
     ) -> None:
         self._line.__exit__(kind, error, traceback)
 
-    def update(self, done: float) -> None:
+    def update(self, done: float, note: str = "") -> None:
         """Show how much is done. Called for every document, so it costs next to nothing most of the time."""
         if not self._line.is_due():
             return
         rate = done / max(time.monotonic() - self._begun, 1e-9)
         speed = f"{rate:.1f} {self._unit}/s"
         if not self._total:
-            self._line.show(f"{self._label}  {done:,.0f} {self._unit}  {speed}")
+            self._line.show(f"{self._label}  {done:,.0f} {self._unit}  {speed}{note}")
             return
         share = min(1.0, done / self._total)
         left = max(0.0, self._total - done) / rate if rate else 0.0
         count = f"{done:,.0f}/{self._total:,.0f} {self._unit}"
-        self._line.show(f"{self._label}  {share:.0%}  {count}  {speed}  ETA {clock(left)}", done=share)
+        self._line.show(f"{self._label}  {share:.0%}  {count}  {speed}  ETA {clock(left)}{note}", done=share)

@@ -107,6 +107,38 @@ def test_neighbours_join_each_round_and_leave_a_share_of_the_speed(stage, monkey
     assert "plain beside 2" in capsys.readouterr().err
 
 
+def test_an_interruption_leaves_the_rounds_that_are_whole(stage, monkeypatch, capsys):
+    contest = Contest(
+        title="something", contestants=("ours", "plain"), unit="tokens", units_per_step=3.0, repeats=5
+    )
+    take = turns.run_command
+
+    def until(last):
+        def run(words, *, name):
+            if len(stage) == last:
+                raise KeyboardInterrupt
+            return take(words, name=name)
+
+        return run
+
+    monkeypatch.setattr(turns, "run_command", until(3))
+    result = run_contest(contest, lambda name: ["bench", name])
+    assert stage == ["ours", "plain", "ours"]
+    assert (result["repeats"], result["interrupted"]) == (1, True)
+    assert result["seconds"] == {"ours": [1.0], "plain": [2.0]}
+    assert "1 of 5 rounds" in capsys.readouterr().err
+
+
+def test_nothing_is_left_of_the_first_round(stage, monkeypatch):
+    def run(words, *, name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(turns, "run_command", run)
+    contest = Contest(title="x", contestants=("ours",), unit="tokens", units_per_step=1.0, repeats=2)
+    with pytest.raises(KeyboardInterrupt):
+        run_contest(contest, lambda name: ["bench", name])
+
+
 def is_running(pid):
     """Not gone, nor waiting for its parent to ask how it ended."""
     try:

@@ -2,6 +2,7 @@
 
     python tests/chaos/campaign.py --seed 0 --out chaos        all of it, in minutes
     python tests/chaos/campaign.py --scale 0.1 --out chaos     a tenth of it
+    python tests/chaos/campaign.py --seconds 600 --out chaos   what ten minutes are enough for, of every kind
 
 Every attack has a random generator of its own, so that one that went wrong can be repeated alone:
 `--only NUMBER`. The exit code is 1 if anything was lost.
@@ -9,6 +10,7 @@ Every attack has a random generator of its own, so that one that went wrong can 
 
 import argparse
 import json
+import math
 import os
 import platform
 import random
@@ -72,24 +74,35 @@ def read_changed(workshop: Workshop, name: str, rng: random.Random, *, examples:
 
 
 def campaign(
-    folder: Path, *, seed: int, scale: float, at_once: int, only: Sequence[int] = ()
-) -> list[tuple[int, Outcome]]:
-    """Attack in a folder -> what came of each attack, by its number."""
+    folder: Path,
+    *,
+    seed: int,
+    scale: float,
+    at_once: int,
+    only: Sequence[int] = (),
+    seconds: float = math.inf,
+) -> tuple[list[tuple[int, Outcome]], int]:
+    """Attack in a folder -> what came of each attack, by its number; how many the time was too short for."""
+    end = time.monotonic() + seconds
     workshop = Workshop(folder)
     for name in VICTIMS:
         workshop.job(name)
     numbered = [pair for pair in enumerate(attacks(workshop, scale=scale)) if not only or pair[0] in only]
+    # In an order in which every kind has had its turn whenever the time is over.
+    random.Random(seed).shuffle(numbered)
+
+    def in_time(number: int, attack: Attack) -> Outcome | None:
+        return attack(random.Random(f"{seed} {number}")) if time.monotonic() < end else None
+
+    outcomes = []
     with ThreadPoolExecutor(at_once) as pool:
-        futures = [
-            (number, pool.submit(attack, random.Random(f"{seed} {number}"))) for number, attack in numbered
-        ]
-        outcomes = []
-        for number, future in futures:
-            outcome = future.result()
+        for number, future in [(number, pool.submit(in_time, number, attack)) for number, attack in numbered]:
+            if (outcome := future.result()) is None:
+                continue
             outcomes.append((number, outcome))
             if not outcome.is_good:
                 print(f"{number}: {outcome.attack} of {outcome.target}: {outcome.verdict}", flush=True)
-    return outcomes
+    return sorted(outcomes, key=lambda pair: pair[0]), len(numbered) - len(outcomes)
 
 
 def table(outcomes: Sequence[tuple[int, Outcome]]) -> str:
@@ -112,6 +125,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the attacks")
     parser.add_argument("--at_once", type=int, default=2, help="attacks at the same time")
     parser.add_argument("--only", type=int, nargs="*", default=[], help="numbers of attacks to repeat")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no attack is begun after these")
     parser.add_argument("--out", type=Path, default=Path("chaos"), help="folder of the report")
     given = parser.parse_args()
     # Whoever is killed leaves semaphores, which Python's own tracker removes and complains about.
@@ -119,13 +133,15 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="electra-chaos-") as folder:
         options = {"seed": given.seed, "scale": given.scale, "at_once": given.at_once, "only": given.only}
-        outcomes = campaign(Path(folder) / "workshop", **options)
+        outcomes, left_out = campaign(Path(folder) / "workshop", **options, seconds=given.seconds)
         if given.only:
             shutil.copytree(folder, given.out / "workshop", dirs_exist_ok=True)
     lost = [(number, outcome) for number, outcome in outcomes if not outcome.is_good]
     seconds = time.monotonic() - began
     facts = f"seed {given.seed}, scale {given.scale}, {seconds:.0f} s, {platform.machine()}"
     report = f"{table(outcomes)}\n\n{len(outcomes)} attacks, {len(lost)} lost something ({facts}).\n"
+    if left_out:
+        report += f"{left_out} attacks were left out for lack of time.\n"
     print(report)
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "report.md").write_text(report)

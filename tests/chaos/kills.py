@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commands import Ended
+from electra.text.quarantine import QUARANTINE
 from jobs import Job, Workshop, with_value
 
 KILLS_A_VICTIM = 4
@@ -110,6 +111,10 @@ def change_corpus(workshop: Workshop, rng: random.Random) -> Outcome:
     # It may have read the file before or after; it must not have made something that is neither.
     if changed.difference(out) == "":
         return Outcome("changed corpus", "prepare", 1, "harmless")
+    # Or it says that the file changed under its hands, and is some of both.
+    named = (out / QUARANTINE).read_text(encoding="utf-8").splitlines()
+    if any(victim.name in line and "changed while" in line for line in named):
+        return Outcome("changed corpus", "prepare", 1, "found")
     after = place / "after"
     undisturbed = changed.finish(after)
     same = not undisturbed.code and not Job("prepare", words, after, 0.0).difference(out)

@@ -81,3 +81,21 @@ def test_the_shim_fails_at_the_operation_it_names(tmp_path):
     for _ in range(2):
         with pytest.raises(OSError, match="No space left"):
             full.operation()
+
+
+def test_what_there_is_no_time_for_is_counted(monkeypatch, tmp_path):
+    done = kills.Outcome("kill -9", "prepare", 1, "same")
+
+    def slow(_rng):
+        clock.append(1)
+        return done
+
+    clock: list[int] = []
+    monkeypatch.setattr(campaign, "VICTIMS", {})
+    monkeypatch.setattr(campaign, "attacks", lambda *_, **__: [slow] * 5)
+    monkeypatch.setattr(campaign.time, "monotonic", lambda: len(clock))
+    options = {"seed": 0, "scale": 1, "at_once": 1}
+    outcomes, left_out = campaign.campaign(tmp_path / "short", **options, seconds=2)
+    assert ([outcome for _, outcome in outcomes], left_out) == ([done, done], 3)
+    outcomes, left_out = campaign.campaign(tmp_path / "whole", **options)
+    assert ([number for number, _ in outcomes], left_out) == ([0, 1, 2, 3, 4], 0)

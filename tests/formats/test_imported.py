@@ -113,7 +113,7 @@ def test_a_head_that_is_not_tied_is_refused(save):
 
 
 def test_folders_that_cannot_be_imported(save, tmp_path):
-    with pytest.raises(InputError, match=r"config\.json.*hf download"):
+    with pytest.raises(InputError, match=r"config\.json.*Hub"):
         read_transformers([tmp_path / "google/electra-small"])
     folder, _ = save("ElectraForPreTraining", vocab_size=90)
     with pytest.raises(InputError, match=r"\b90\b.*\b70\b"):

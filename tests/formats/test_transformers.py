@@ -68,7 +68,7 @@ def test_a_discriminator_says_the_same(run, tmp_path, loud):
         expected = torch.tensor([token["replaced"] for token in judged["tokens"]])
         torch.testing.assert_close(suspicion_L[1:-1], expected, **CLOSE)
     assert load(folder).detect(TEXTS) == load(run).detect(TEXTS)
-    assert load(folder).abilities == ("embed", "detect", "score")
+    assert load(folder).abilities == ("embed", "detect", "score", "choose")
 
 
 def test_a_generator_fills_the_same_gaps(run, tmp_path, loud):

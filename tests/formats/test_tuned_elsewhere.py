@@ -413,6 +413,9 @@ def test_evaluated_predicted_and_trained_further_by_the_commands(name, foreign, 
         assert content["splits"]["dev"]["scores"][score]["values"] == pytest.approx([1.0], abs=1e-6)
     run("predict", model=ours, input=dev, out=tmp_path / "said.jsonl", precision="fp32", own__kind=kind)
     assert len((tmp_path / "said.jsonl").read_text().splitlines()) == 16
+    # Random weights say tags that keep to no scheme.
+    if kind == "tagging":
+        columns["decoding"] = "words"
     run(
         "finetune", model=folder, data=tmp_path / "data", out=tmp_path / "further", seeds=1, max_length=32,
         train__learning_rate=1e-7, train__epochs=1, train__precision="fp32", train__cores=1, dropout=0.0,

@@ -6,16 +6,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from electra.errors import InputError
-from electra.model import encoder
-from electra.model.encoder import (
-    Embeddings,
-    Encoder,
+from electra.model import attention
+from electra.model.attention import (
     Padding,
     alibi_bias,
     attend,
     attention_map,
-    drop,
-    initialise,
     padding_bias,
     plain_is_faster,
     rotary_angles,
@@ -23,6 +19,8 @@ from electra.model.encoder import (
     takes_packed,
     worthwhile_padding,
 )
+from electra.model.dropout import drop
+from electra.model.encoder import Embeddings, Encoder, initialise
 from electra.model.heads import DiscriminatorHead
 from encoder_trace import trace
 
@@ -218,7 +216,7 @@ def test_packed_rows_give_what_padded_ones_do(
     assert calls
     assert all(lengths == list(LENGTHS) for lengths in calls)
     calls.clear()
-    monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", 2.0)
+    monkeypatch.setattr("electra.model.attention.WORTHWHILE_PADDING", 2.0)
     padded = run(encoder, positions=positions)
     assert not calls
     for ours, theirs in zip(packed, padded, strict=True):
@@ -266,7 +264,7 @@ def test_the_kernel_is_used_where_it_can_be(changes, expected, monkeypatch):
         **changes,
     }
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: case["capability"])
-    monkeypatch.setattr(encoder, "_HAS_PACKED_KERNEL", case["has_kernel"])
+    monkeypatch.setattr(attention, "_HAS_PACKED_KERNEL", case["has_kernel"])
     projected = SimpleNamespace(device=torch.device(case["device"]), dtype=case["dtype"])
     assert takes_packed(projected, head_size=case["head_size"], dropout=case["dropout"]) == expected
 
@@ -314,7 +312,7 @@ def test_computing_on_the_text_alone_changes_nothing(position, tiny, monkeypatch
     weight = torch.randn(3, 16, tiny.hidden_size) * mask[..., None]
     results = []
     for least_share in (2.0, 0.0):
-        monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", least_share)
+        monkeypatch.setattr("electra.model.attention.WORTHWHILE_PADDING", least_share)
         encoder.zero_grad()
         hidden = encoder(ids, attention_mask_BL=mask) * mask[..., None]
         (hidden * weight).sum().backward()
@@ -341,7 +339,9 @@ def test_text_positions_of_the_caller_are_those_the_encoder_finds(positions, tin
 @pytest.mark.parametrize("position", POSITIONS)
 def test_first_positions_alone_are_as_among_all(position, padding, tiny, monkeypatch):
     """Hidden states and all gradients, by the plain attention in double precision; then by the fused one."""
-    monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", 2.0 if padding == "computed on" else 0.0)
+    monkeypatch.setattr(
+        "electra.model.attention.WORTHWHILE_PADDING", 2.0 if padding == "computed on" else 0.0
+    )
     encoder = seeded(dataclasses.replace(tiny, position_embedding_type=position)).double()
     ids = random_ids(tiny, 3, 16)
     lengths = torch.tensor([[16], [1], [5]])
@@ -495,7 +495,8 @@ def test_dropout_is_where_the_original_has_it(tiny, monkeypatch):
         places.append((tuple(value.shape), probability))
         return value
 
-    monkeypatch.setattr("electra.model.encoder.drop", record)
+    for user in ("attention", "dropout"):
+        monkeypatch.setattr(f"electra.model.{user}.drop", record)
     config = dataclasses.replace(tiny, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
     seeded(config).train()(random_ids(config, 3, 8))
     layer = [((3, 2, 8, 8), 0.3), ((3, 8, 128), 0.2), ((3, 8, 128), 0.2)]

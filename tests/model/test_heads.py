@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from electra.model import names
+from electra.model import heads, names
 from electra.model.encoder import initialise
 from electra.model.heads import (
     ClassificationHead,
@@ -17,9 +17,10 @@ from electra.model.heads import (
     SpanHead,
     TaggingHead,
     UnanswerableHead,
+    best_tokens,
     gather_positions,
+    is_best,
     token_loss,
-    token_losses,
 )
 from electra.model.sizes import EncoderConfig
 from original_heads import TASK_HEADS
@@ -220,7 +221,7 @@ def test_chunks_give_the_same_losses_and_gradients(logits_per_chunk, vocabulary)
     leaves = [hidden, words, *head.parameters()]
     losses = functional.cross_entropy(head(hidden, words), target, reduction="none")
     expected = torch.autograd.grad((losses * weight).sum(), leaves)
-    (chunked,) = head.reduce(hidden, words, token_losses, target, logits_per_chunk=logits_per_chunk)
+    (chunked,) = head.reduce(hidden, words, token_loss, target, logits_per_chunk=logits_per_chunk)
     torch.testing.assert_close(chunked, losses)
     gradients = torch.autograd.grad((chunked * weight).sum(), leaves)
     for gradient, plain in zip(gradients, expected, strict=True):
@@ -233,7 +234,7 @@ def test_no_chunk_holds_more_logits_than_allowed_and_sampling_is_not_repeated(vo
 
     def losses_and_samples(logits_CV, target_C, uniform_C):
         sizes.append(logits_CV.numel())
-        (losses_C,) = token_losses(logits_CV, target_C)
+        (losses_C,) = token_loss(logits_CV, target_C)
         cumulative_CV = logits_CV.detach().softmax(dim=-1).cumsum(dim=-1)
         sampled.append(len(uniform_C))
         return losses_C, torch.searchsorted(cumulative_CV, uniform_C[:, None]).squeeze(1)
@@ -280,47 +281,99 @@ def test_loss_and_gradient_are_those_of_torch():
     logits_CV = (5 * torch.randn(7, 300, dtype=torch.float32)).requires_grad_()
     target_C = torch.randint(300, (7,))
     weight_C = torch.randn(7)
-    ours = token_loss(logits_CV, target_C)
+    (ours_C,) = token_loss(logits_CV, target_C)
     theirs_C = functional.cross_entropy(logits_CV, target_C, reduction="none")
-    torch.testing.assert_close(ours.loss_C, theirs_C)
-    (ours_CV,) = torch.autograd.grad((ours.loss_C * weight_C).sum(), logits_CV, retain_graph=True)
-    (again_CV,) = torch.autograd.grad((ours.loss_C * weight_C).sum(), logits_CV)
+    torch.testing.assert_close(ours_C, theirs_C)
+    (ours_CV,) = torch.autograd.grad((ours_C * weight_C).sum(), logits_CV, retain_graph=True)
+    (again_CV,) = torch.autograd.grad((ours_C * weight_C).sum(), logits_CV)
     (theirs_CV,) = torch.autograd.grad((theirs_C * weight_C).sum(), logits_CV)
     torch.testing.assert_close(ours_CV, theirs_CV, rtol=1e-5, atol=1e-6)
     assert torch.equal(ours_CV, again_CV)
 
 
-def test_by_products_need_no_gradient_and_are_right():
+def test_what_is_looked_at_needs_no_gradient_and_is_right():
     logits_CV = torch.tensor([[0.0, 2.0, 1.0], [3.0, -1.0, 0.0]], requires_grad=True)
-    loss = token_loss(logits_CV, torch.tensor([2, 0]))
-    torch.testing.assert_close(loss.probs_CV, logits_CV.softmax(-1))
-    torch.testing.assert_close(loss.log_normaliser_C, logits_CV.logsumexp(-1))
-    assert loss.best_C.tolist() == [1, 0]
-    assert not any(part.requires_grad for part in (loss.probs_CV, loss.best_C, loss.log_normaliser_C))
+    # Under autocast, which would compute the entropy in bf16.
+    with torch.autocast("cpu", torch.bfloat16):
+        loss_C, *found = token_loss(
+            logits_CV,
+            torch.tensor([2, 0]),
+            torch.tensor([5, 6]),
+            look=lambda judged, *columns: (
+                judged.best_C,
+                judged.log_normaliser_C,
+                judged.entropy(),
+                *columns,
+            ),
+        )
+    best_C, log_normaliser_C, entropy_C, target_C, number_C = found
+    torch.testing.assert_close(log_normaliser_C, logits_CV.logsumexp(-1))
+    torch.testing.assert_close(entropy_C, torch.distributions.Categorical(logits=logits_CV).entropy())
+    assert [best_C.tolist(), target_C.tolist(), number_C.tolist()] == [[1, 0], [2, 0], [5, 6]]
+    assert loss_C.requires_grad
+    assert not any(part.requires_grad for part in found)
+
+
+@pytest.mark.parametrize("rows_per_block", [1, 3, 7, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_of_rows_change_nothing(monkeypatch, rows_per_block, dtype):
+    torch.manual_seed(0)
+    logits_CV = torch.randn(7, 600).to(dtype).requires_grad_()
+    target_C, weight_C = torch.randint(600, (7,)), torch.rand(7)
+
+    def computed():
+        loss_C, is_best_C = token_loss(logits_CV, target_C, look=is_best)
+        return loss_C, is_best_C, *torch.autograd.grad((loss_C * weight_C).sum(), logits_CV)
+
+    whole = computed()
+    monkeypatch.setattr(heads, "_LOGITS_PER_BLOCK", 600 * rows_per_block)
+    for found, expected in zip(computed(), whole, strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("vocab_size", [100, 600])
+def test_no_positions_give_no_losses(vocab_size):
+    logits_CV = torch.empty(0, vocab_size, requires_grad=True)
+    loss_C, is_best_C = token_loss(logits_CV, torch.empty(0, dtype=torch.long), look=is_best)
+    assert len(loss_C) == len(is_best_C) == 0
+    loss_C.sum().backward()
+    assert logits_CV.grad is not None
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e30])
 def test_a_probability_that_vanishes_gives_a_finite_loss(scale):
     logits_CV = torch.tensor([[scale, 0.0]], requires_grad=True)
-    loss = token_loss(logits_CV, torch.tensor([1]))
-    assert loss.loss_C.item() == pytest.approx(scale)
-    loss.loss_C.sum().backward()
+    (loss_C,) = token_loss(logits_CV, torch.tensor([1]))
+    assert loss_C.item() == pytest.approx(scale)
+    loss_C.sum().backward()
     assert logits_CV.grad is not None
     assert logits_CV.grad.tolist() == [[1.0, -1.0]]
 
 
+@pytest.mark.parametrize("vocab_size", [5, 300, 512, 700, 1000])
+def test_the_best_token_is_the_first_of_the_largest_logits(vocab_size):
+    random = torch.Generator().manual_seed(7)
+    # Of few values, so that there are many ties, and with one that is no number.
+    for highest in (2, 100, 10**6):
+        logits_CV = torch.randint(0, highest, (200, vocab_size), generator=random).float()
+        assert torch.equal(best_tokens(logits_CV), logits_CV.argmax(-1))
+    logits_CV[3, vocab_size // 2] = math.nan
+    assert torch.equal(best_tokens(logits_CV), logits_CV.argmax(-1))
+
+
 def test_half_precision_is_computed_in_float32():
     logits_CV = torch.randn(3, 50, dtype=torch.bfloat16, requires_grad=True)
-    loss = token_loss(logits_CV, torch.tensor([1, 2, 3]))
-    assert loss.loss_C.dtype == torch.float32
-    loss.loss_C.sum().backward()
+    (loss_C,) = token_loss(logits_CV, torch.tensor([1, 2, 3]))
+    assert loss_C.dtype == torch.float32
+    loss_C.sum().backward()
     assert logits_CV.grad is not None
     assert logits_CV.grad.dtype == torch.bfloat16
 
 
 def test_a_logit_that_is_no_number_is_not_hidden():
     logits_CV = torch.tensor([[torch.nan, 0.0]])
-    assert token_loss(logits_CV, torch.tensor([1])).loss_C.isnan().all()
+    (loss_C,) = token_loss(logits_CV, torch.tensor([1]))
+    assert loss_C.isnan().all()
 
 
 @pytest.mark.numeric

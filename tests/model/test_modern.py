@@ -8,15 +8,17 @@ import torch
 from torch.nn import functional
 
 from electra.errors import InputError
-from electra.model.encoder import (
-    Encoder,
+from electra.model.attention import (
+    _NormaliseAndRotate,
     attend,
     attend_blocks,
-    initialise,
     near_bias,
     normalise,
+    normalise_and_rotate,
     padding_bias,
+    rotate,
 )
+from electra.model.encoder import Encoder, initialise
 from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.names import layer_depth
 from electra.model.sizes import EncoderConfig, generator_config
@@ -149,6 +151,27 @@ def test_normalising_keeps_directions_and_leaves_zeros():
     assert normalise(torch.zeros(2, 4, dtype=torch.float16), length=4.7).isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gradient_of_normalising_and_rotating_at_once_is_that_of_both(dtype):
+    random = torch.Generator().manual_seed(6)
+    vectors, gradient = torch.randn(2, 2, 3, 5, 8, generator=random, dtype=dtype)
+    # Padding, and what is too short to be given a length.
+    vectors[0, 0, 0], vectors[0, 0, 1] = 0.0, 1e-5
+    angles = torch.randn(5, 4, generator=random, dtype=dtype)
+    rotation = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], dim=1)
+    plain, at_once = (vectors.clone().requires_grad_() for _ in range(2))
+    expected = rotate(normalise(plain, length=1.7), rotation)
+    found = _NormaliseAndRotate.apply(at_once, *rotation, 1.7)
+    torch.testing.assert_close(found, expected)
+    expected.backward(gradient)
+    found.backward(gradient)
+    torch.testing.assert_close(at_once.grad, plain.grad)
+    assert (type(normalise_and_rotate(at_once, rotation, length=1.7).grad_fn) is type(found.grad_fn)) == (
+        dtype == torch.float32
+    )
+    torch.testing.assert_close(normalise_and_rotate(vectors, rotation, length=1.7), expected.detach())
+
+
 @pytest.mark.parametrize("length", [12, 13, 40])
 def test_blocks_see_what_a_window_does(length):
     random = torch.Generator().manual_seed(5)
@@ -203,7 +226,7 @@ def hidden_and_gradients(encoder, **given):
 def test_computing_on_the_text_alone_changes_nothing(kind, monkeypatch):
     encoder = drawn(Encoder(modern(**KINDS[kind]))).double()
     text_only = hidden_and_gradients(encoder)
-    monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", 2.0)
+    monkeypatch.setattr("electra.model.attention.WORTHWHILE_PADDING", 2.0)
     padded = hidden_and_gradients(encoder)
     for one, other in zip(text_only, padded, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
@@ -227,7 +250,9 @@ def test_a_row_gives_the_same_alone_and_in_a_padded_batch(kind, dtype):
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_positions_alone_are_as_among_all(kind, layers, padding, monkeypatch):
     """With three layers and a window in two of three, the last one has it; with four, it has not."""
-    monkeypatch.setattr("electra.model.encoder.WORTHWHILE_PADDING", 2.0 if padding == "computed on" else 0.0)
+    monkeypatch.setattr(
+        "electra.model.attention.WORTHWHILE_PADDING", 2.0 if padding == "computed on" else 0.0
+    )
     encoder = drawn(Encoder(modern(num_hidden_layers=layers, **KINDS[kind]))).double()
     ids, results = random_ids(3, 40), []
     for positions in ("all", "first"):

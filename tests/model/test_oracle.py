@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from electra.model import names
-from electra.model.heads import gather_positions, token_losses
+from electra.model.heads import gather_positions, token_loss
 from electra.model.sizes import EncoderConfig, generator_config
 from encoder_trace import trace
 
@@ -94,21 +94,21 @@ def test_logits(dump, model):
 def test_losses_and_all_gradients(dump, model):
     arrays, _ = dump
     token_logits_BPV, detection_logits_BL = forward(model, arrays)
-    (token_losses_P,) = token_losses(
+    (token_losses_P,) = token_loss(
         token_logits_BPV.flatten(0, 1), tensor(arrays, "out/masked_lm_ids").flatten()
     )
     weight_P = tensor(arrays, "out/masked_lm_weights").flatten()
-    token_loss = (token_losses_P * weight_P).sum() / (weight_P.sum() + 1e-6)
+    mlm_loss = (token_losses_P * weight_P).sum() / (weight_P.sum() + 1e-6)
     mask_BL = tensor(arrays, "in/input_mask").float()
     replaced_BL = tensor(arrays, "out/is_fake").float()
     detection_losses_BL = functional.binary_cross_entropy_with_logits(
         detection_logits_BL, replaced_BL, reduction="none"
     )
     detection_loss = (detection_losses_BL * mask_BL).sum() / (mask_BL.sum() + 1e-6)
-    close(token_loss, tensor(arrays, "out/mlm_loss"))
+    close(mlm_loss, tensor(arrays, "out/mlm_loss"))
     close(detection_loss, tensor(arrays, "out/disc_loss"))
 
-    (token_loss + DISCRIMINATOR_WEIGHT * detection_loss).backward()
+    (mlm_loss + DISCRIMINATOR_WEIGHT * detection_loss).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters(remove_duplicate=False)}
     ours = names.to_tensorflow(gradients)
     theirs = {name[2:]: array for name, array in arrays.items() if name.startswith("g/")}

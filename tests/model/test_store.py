@@ -115,7 +115,7 @@ def test_every_weight_is_read_once_and_hashed_on_the_way(make_run, monkeypatch):
     store_read, sha256_of = store.read_tensors, files.sha256
     monkeypatch.setattr(store, "read_tensors", recorded)
     monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path) or sha256_of(path))
-    assert load(run).abilities == ("embed", "detect", "fill", "corrupt", "score")
+    assert load(run).abilities == ("embed", "detect", "fill", "corrupt", "score", "choose")
     known = files.read_manifest(run / "final", kind="model")["files"]
     parts = ("discriminator", "generator")
     assert read == [
@@ -402,7 +402,9 @@ def test_torn_weights_and_a_missing_tokenizer_are_named(electra_folder, tmp_path
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"google/electra.*hf download google/electra"):
+    with pytest.raises(
+        InputError, match=r"google/electra.*electra import --from transformers google/electra"
+    ):
         open_model("google/electra-small-discriminator")
     with pytest.raises(InputError, match=r"config\.json"):
         open_model(str(tmp_path))

@@ -106,7 +106,9 @@ def use(folder, **options):
     model = electra.load(folder, precision="fp32", **options)
     fields = {
         "answer": {"questions": ["old"], "contexts": [TEXT]},
-        "choose": {"questions": ["old"], "choices": [["river", "city"]]},
+        "choose": {"questions": ["old"], "choices": [["river", "city"]]}
+        if model.tuned
+        else {"texts": [TEXT], "options": ["river", "city"]},
         "similarity": {"texts": [TEXT], "pairs": [TEXT]},
     }
     return [model.ask(ability, **fields.get(ability, {"texts": [TEXT]})) for ability in model.abilities]

@@ -10,7 +10,7 @@ from electra.errors import InputError
 from electra.prediction.load import load
 from electra.tasks.families.classification import Classification
 
-BOTH = ("embed", "detect", "fill", "corrupt", "score")
+BOTH = ("embed", "detect", "fill", "corrupt", "score", "choose")
 TEXT = ["The old river was in a small city"]
 
 
@@ -38,11 +38,11 @@ def test_a_run_in_our_own_layout(make_run, position):
 @pytest.mark.parametrize(
     ("objective", "kind", "abilities"),
     [
-        ("mlm", "mlm", ("embed", "fill", "score")),
+        ("mlm", "mlm", ("embed", "fill", "score", "choose")),
         ("electra_15", "mlm", BOTH),
-        ("replace_mlm", "mlm", ("embed", "fill", "score")),
-        ("electra", "uniform", ("embed", "detect", "score")),
-        ("electric", "two_tower", ("embed", "score")),
+        ("replace_mlm", "mlm", ("embed", "fill", "score", "choose")),
+        ("electra", "uniform", ("embed", "detect", "score", "choose")),
+        ("electric", "two_tower", ("embed", "score", "choose")),
     ],
 )
 def test_abilities_follow_from_what_was_trained(make_run, objective, kind, abilities):
@@ -52,11 +52,11 @@ def test_abilities_follow_from_what_was_trained(make_run, objective, kind, abili
 @pytest.mark.parametrize(
     ("name", "abilities"),
     [
-        ("ElectraForPreTraining", ("embed", "detect", "score")),
-        ("ElectraForMaskedLM", ("embed", "fill", "score")),
+        ("ElectraForPreTraining", ("embed", "detect", "score", "choose")),
+        ("ElectraForMaskedLM", ("embed", "fill", "score", "choose")),
         ("ElectraModel", ("embed",)),
         ("BertModel", ("embed",)),
-        ("BertForMaskedLM", ("embed",)),
+        ("BertForMaskedLM", ("embed", "fill", "score", "choose")),
     ],
 )
 def test_a_folder_of_transformers(tmp_path, tokenizer, name, abilities):
@@ -79,13 +79,13 @@ def test_a_folder_of_transformers(tmp_path, tokenizer, name, abilities):
 
 def test_a_single_network_and_a_neighbour_of_another_vocabulary(run, tmp_path):
     alone = shutil.copytree(run / "final" / "discriminator", tmp_path / "alone" / "discriminator")
-    assert load(alone).abilities == ("embed", "detect", "score")
+    assert load(alone).abilities == ("embed", "detect", "score", "choose")
     other = shutil.copytree(run / "final" / "generator", tmp_path / "alone" / "generator")
     assert load(alone).abilities == BOTH
     content = json.loads((other / "tokenizer.json").read_text())
     content["normalizer"]["lowercase"] = False
     (other / "tokenizer.json").write_text(json.dumps(content))
-    assert load(alone).abilities == ("embed", "detect", "score")
+    assert load(alone).abilities == ("embed", "detect", "score", "choose")
 
 
 def test_a_fine_tuned_model_and_its_folder(make_tuned):

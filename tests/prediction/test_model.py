@@ -53,6 +53,7 @@ METHODS = {
     "corrupt": lambda model, texts: model.corrupt(texts),
     "embed": lambda model, texts: model.embed(texts),
     "score": lambda model, texts: model.score(texts, tokens="show"),
+    "choose": lambda model, texts: model.choose(texts, options=["old", "a small city", "café"]),
 }
 
 
@@ -110,7 +111,7 @@ def test_candidates_are_counted(model):
 
 
 def test_it_says_what_it_can(model, run):
-    assert model.abilities == ("embed", "detect", "fill", "corrupt", "score")
+    assert model.abilities == ("embed", "detect", "fill", "corrupt", "score", "choose")
     assert repr(model) == f"Model('{run}', abilities={model.abilities})"
     assert model.labels == ()
     for call in (lambda: model.classify(["a"]), lambda: model.tag("a"), lambda: model.answer(["a"], ["a"])):

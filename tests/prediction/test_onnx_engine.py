@@ -37,7 +37,7 @@ def both(run, export_once, tmp_path_factory):
 @pytest.mark.slow
 def test_pre_trained_networks_say_the_same(run, both, make_text, assert_alike):
     ours, theirs = load(run), load(both / "discriminator", engine="onnx")
-    assert theirs.abilities == ours.abilities == ("embed", "detect", "fill", "corrupt", "score")
+    assert theirs.abilities == ours.abilities == ("embed", "detect", "fill", "corrupt", "score", "choose")
     texts = [*TEXTS, make_text(50), *(make_text(5 + number, seed=number) for number in range(6))]
     masked = [f"{text} [MASK] of {text}" for text in texts]
     assert_alike(theirs.detect(texts), ours.detect(texts))
@@ -60,14 +60,19 @@ def test_other_positions_and_the_length_of_training(make_run, export_once, make_
     run = make_run(position_embedding_type="alibi", facts={"seq_length": 16})
     theirs = load(export_once(run)[0], engine="onnx")
     ours = load(run)
-    assert theirs.abilities == ("embed", "detect", "score")
+    assert theirs.abilities == ("embed", "detect", "score", "choose")
     assert theirs.reader.max_length == ours.reader.max_length == 16
     assert_alike(theirs.detect([*TEXTS, make_text(60)]), ours.detect([*TEXTS, make_text(60)]))
 
 
 @SLOW
 def test_a_generator_alone_and_an_encoder_alone(run, export_once, assert_alike):
-    assert load(export_once(run, part="generator")[0], engine="onnx").abilities == ("embed", "fill", "score")
+    assert load(export_once(run, part="generator")[0], engine="onnx").abilities == (
+        "embed",
+        "fill",
+        "score",
+        "choose",
+    )
     encoder = load(export_once(run, part="encoder")[0], engine="onnx")
     assert encoder.abilities == ("embed",)
     assert_alike(encoder.embed(TEXTS), load(run).embed(TEXTS))
@@ -193,8 +198,8 @@ def test_a_folder_for_the_other_engine_is_refused(run, both):
 def test_networks_of_two_engines_do_not_play_together(run, both, tmp_path):
     shutil.copytree(both / "discriminator", tmp_path / "discriminator")
     shutil.copytree(run / "final" / "generator", tmp_path / "generator")
-    assert load(tmp_path / "discriminator", engine="onnx").abilities == ("embed", "detect", "score")
-    assert load(tmp_path / "generator").abilities == ("embed", "fill", "score")
+    assert load(tmp_path / "discriminator", engine="onnx").abilities == ("embed", "detect", "score", "choose")
+    assert load(tmp_path / "generator").abilities == ("embed", "fill", "score", "choose")
 
 
 @pytest.mark.parametrize("part", ["discriminator", "generator"])
@@ -226,7 +231,7 @@ def test_what_was_changed_since_the_export_is_refused(both, tmp_path):
     folder = shutil.copytree(both / "discriminator", tmp_path / "model")
     files.write_manifest(folder, {"kind": "exported model"})
     (folder / "README.md").write_text("A card does not hurt.")
-    assert load(folder, engine="onnx").abilities == ("embed", "detect", "score")
+    assert load(folder, engine="onnx").abilities == ("embed", "detect", "score", "choose")
     head = folder / "head.safetensors"
     head.write_bytes(head.read_bytes()[:-1] + b"x")
     with pytest.raises(InputError, match=r"head\.safetensors.*damaged"):

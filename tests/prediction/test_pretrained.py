@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from electra.errors import InputError
 from electra.prediction.load import load
-from electra.prediction.pretrained import fuse, splice
+from electra.prediction.pretrained import fuse, splice, token_pieces
 from electra.text.spans import locate
 from electra.text.windows import windows
 
@@ -117,7 +117,8 @@ def spliced(text, tokenizer, changes):
     new_T = tokens.ids_T.copy()
     for place, token in changes.items():
         new_T[place] = ids[token]
-    return splice(text, tokens, new_T, tokenizer, tokenizer.continues_word())
+    pieces = token_pieces(tokens, new_T, set())
+    return splice(text, pieces, tokenizer, tokenizer.continues_word())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 from electra.errors import InputError
 from electra.prediction.load import load
 from electra.prediction.windows import AbandonedError, computing_while
-from electra.tasks.families.answering import AnswerExample, QuestionAnswering
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.answers import AnswerExample
 from electra.tasks.families.choice import ChoiceExample, MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.family import MAX_PAIR_WINDOWS, TextExample, pair_windows

@@ -34,6 +34,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "single_pass": {"generator": GeneratorConfig(kind="ngram"), "discriminator_weight": 10.0},
     # Rows are short: of 15 % there would be no span of three tokens.
     "replaced_span": {"masking": MaskingConfig(strategy="span", mask_token_prob=1.0, mask_prob=0.3)},
+    # The words are evenly distributed.
+    "negative_sampling": {"generator": GeneratorConfig(kind="uniform"), "discriminator_weight": 1.0},
 }
 
 
@@ -48,6 +50,19 @@ class Toy:
     tokens: TokenFacts
     encoder: EncoderConfig
     unigram_entropy: float = float(np.log(NUM_CLASSES * WORDS_PER_CLASS))
+
+    def encoder_of(self, name: str) -> EncoderConfig:
+        """The encoder for an objective: negative_sampling needs one that does not see its own token."""
+        if name != "negative_sampling":
+            return self.encoder
+        return EncoderConfig.preset(
+            "tiny",
+            vocab_size=VOCAB_SIZE,
+            backbone="bag",
+            hidden_size=32,
+            local_attention_window=4,
+            max_position_embeddings=LONGEST,
+        )
 
     def sentences(self, count: int, *, seed: int) -> Batch:
         random = numpy_generator(seed, "toy")
@@ -78,7 +93,7 @@ class Toy:
         **changes,
     ) -> Objective:
         encoder = dataclasses.replace(
-            self.encoder, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+            self.encoder_of(name), hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
         )
         config = PretrainConfig(objective=name, **{**NEEDS[name], **changes})
         return build_objective(
@@ -112,6 +127,7 @@ def make_toy() -> Toy:
         vocab_size=VOCAB_SIZE,
         mask_id=MASK,
         special_ids=(PAD, CLS, SEP, MASK),
+        sep_id=SEP,
         continues_word_V=torch.zeros(VOCAB_SIZE, dtype=torch.bool),
     )
     toy = Toy(

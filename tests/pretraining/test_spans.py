@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from electra.model.encoder import initialise
+from electra.model.spans import SpanGenerator
 from electra.pretraining.masking import Inputs, Masked
-from electra.pretraining.spans import MaskedSpans, SpanGenerator, find_spans
+from electra.pretraining.spans import MaskedSpans, find_spans
 
 pytestmark = pytest.mark.numeric
 
@@ -53,23 +54,28 @@ MASKED = [[1, 4, 5, 6, 7], [2, 3], [1, 2, 4, 5, 6], []]
 def test_runs_are_cut_into_spans():
     _, masked = spans_of(ROWS, MASKED, longest=3)
     # Of the run of four the last token is a span by itself.
-    assert masked.first_P.tolist() == [0, 1, 1, 1, 4, 5, 5, 7, 7, 9, 9, 9]
-    assert masked.begins.nonzero().flatten().tolist() == [0, 1, 4, 5, 7, 9]
-    assert masked.ends.nonzero().flatten().tolist() == [0, 3, 4, 6, 8, 11]
-    assert masked.tail_R.tolist() == [2, 6, 8, 10, 3, 11]
+    assert masked.layout.first_P.tolist() == [0, 1, 1, 1, 4, 5, 5, 7, 7, 9, 9, 9]
+    assert masked.layout.begins.nonzero().flatten().tolist() == [0, 1, 4, 5, 7, 9]
+    assert masked.layout.ends.nonzero().flatten().tolist() == [0, 3, 4, 6, 8, 11]
+    assert masked.layout.tail_R.tolist() == [2, 6, 8, 10, 3, 11]
     # Two second tokens in a row at most, then one third token.
-    assert masked.passes == ((slice(0, 2), slice(0, 4)), (slice(2, 3), slice(4, 6)))
+    assert masked.layout.passes == ((slice(0, 2), slice(0, 4)), (slice(2, 3), slice(4, 6)))
     # The longer span of a row comes first.
-    assert masked.column_BQ.tolist() == [[5, 0, 6], [3, 0, 0], [5, 2, 6], [0, 0, 0]]
-    assert masked.span_BQ.tolist() == [[0, -1, 0], [0, -1, -1], [0, 1, 0], [-1, -1, -1]]
+    assert masked.layout.column_BQ.tolist() == [[5, 0, 6], [3, 0, 0], [5, 2, 6], [0, 0, 0]]
+    assert masked.layout.span_BQ.tolist() == [[0, -1, 0], [0, -1, -1], [0, 1, 0], [-1, -1, -1]]
     # The input of a slot is the token before the one that it names.
-    assert masked.slot_ids(masked.original_P).tolist() == [[13, 0, 14], [20, 0, 0], [8, 5, 9], [0, 0, 0]]
+    assert masked.layout.slot_ids(masked.original_P).tolist() == [
+        [13, 0, 14],
+        [20, 0, 0],
+        [8, 5, 9],
+        [0, 0, 0],
+    ]
 
 
 def test_tokens_are_named_at_the_first_mask_and_in_slots():
     _, masked = spans_of(ROWS, MASKED, longest=3)
     width, both = 11, 14
-    places = [divmod(place, both) for place in masked.state_P.tolist()]
+    places = [divmod(place, both) for place in masked.layout.state_P.tolist()]
     columns = [place if place < width else f"slot {place - width}" for _, place in places]
     assert columns == [1, 4, "slot 0", "slot 2", 7, 2, "slot 0", 1, "slot 1", 4, "slot 0", "slot 2"]
     assert [row for row, _ in places] == [0] * 5 + [1] * 2 + [2] * 5
@@ -78,16 +84,20 @@ def test_tokens_are_named_at_the_first_mask_and_in_slots():
 @pytest.mark.parametrize("longest", [1, 2, 8])
 def test_rows_without_masks_have_no_spans(longest):
     _, masked = spans_of(ROWS, [[], [], [], []], longest=longest)
-    assert [len(masked.first_P), len(masked.tail_R), masked.column_BQ.shape[1]] == [0, 0, 0]
-    assert len(masked.passes) == longest - 1
-    assert not len(masked.any_in_span(torch.zeros(0, dtype=torch.bool)))
+    assert [len(masked.layout.first_P), len(masked.layout.tail_R), masked.layout.column_BQ.shape[1]] == [
+        0,
+        0,
+        0,
+    ]
+    assert len(masked.layout.passes) == longest - 1
+    assert not len(masked.layout.any_in_span(torch.zeros(0, dtype=torch.bool)))
 
 
 def test_what_holds_for_one_token_holds_for_its_span():
     _, masked = spans_of(ROWS, MASKED, longest=3)
     holds_P = torch.zeros(12, dtype=torch.bool)
     holds_P[[2, 4]] = True
-    assert masked.any_in_span(holds_P).nonzero().flatten().tolist() == [1, 2, 3, 4]
+    assert masked.layout.any_in_span(holds_P).nonzero().flatten().tolist() == [1, 2, 3, 4]
 
 
 @pytest.fixture(params=["absolute", "alibi", "modern"])
@@ -107,14 +117,18 @@ def generator(request, toy, modern_toy) -> SpanGenerator:
     return generator.eval()
 
 
+def read(generator: SpanGenerator, inputs: Inputs, masked: MaskedSpans):
+    return generator.read(masked.masked_ids_BL, inputs.token_type_ids_BL, masked.layout, masked.original_P)
+
+
 def states(generator: SpanGenerator, inputs: Inputs, masked: MaskedSpans) -> Tensor:
-    hidden_BXD, _ = generator.read(inputs, masked)
-    return hidden_BXD.flatten(0, 1)[masked.state_P]
+    hidden_BXD, _ = read(generator, inputs, masked)
+    return hidden_BXD.flatten(0, 1)[masked.layout.state_P]
 
 
 def test_states_of_rows_are_those_of_the_plain_encoder(generator):
     inputs, masked = spans_of(ROWS, MASKED, longest=3)
-    hidden_BXD, _ = generator.read(inputs, masked)
+    hidden_BXD, _ = read(generator, inputs, masked)
     plain_BLD = generator(masked.masked_ids_BL, **inputs.context)
     text_BL = inputs.token_mask
     torch.testing.assert_close(hidden_BXD[:, :11][text_BL], plain_BLD[text_BL], rtol=0, atol=1e-5)
@@ -124,20 +138,20 @@ def test_states_of_rows_are_those_of_the_plain_encoder(generator):
 def test_writing_token_by_token_is_reading_at_once(generator, longest):
     """The keys and values that are kept change nothing: states after the same tokens are the same."""
     inputs, masked = spans_of(ROWS, MASKED, longest=longest)
-    hidden_BXD, reading = generator.read(inputs, masked)
+    hidden_BXD, reading = read(generator, inputs, masked)
     written = []
 
-    def draw(hidden_RD, original_R, uniform_R):
+    def draw(hidden_RD, tail_R):
         written.append(hidden_RD)
-        return original_R
+        return masked.original_P[tail_R]
 
     # Only first tokens are known at the start.
-    first_P = masked.original_P.where(masked.begins, MASK)
-    sampled_P = generator.write(inputs, masked, reading, first_P, draw=draw)
+    first_P = masked.original_P.where(masked.layout.begins, MASK)
+    sampled_P = generator.write(inputs.token_type_ids_BL, masked.layout, reading, first_P, draw=draw)
     assert torch.equal(sampled_P, masked.original_P)
     assert len(written) == longest - 1
-    expected_PD = hidden_BXD.flatten(0, 1)[masked.state_P]
-    torch.testing.assert_close(torch.cat(written), expected_PD[masked.tail_R], rtol=0, atol=1e-5)
+    expected_PD = hidden_BXD.flatten(0, 1)[masked.layout.state_P]
+    torch.testing.assert_close(torch.cat(written), expected_PD[masked.layout.tail_R], rtol=0, atol=1e-5)
 
 
 def test_a_token_depends_on_the_row_and_on_the_tokens_before_it_in_its_span(generator):

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from electra import files
+
 VOID = {"meta", "input"}
 
 CONFIG = """\
@@ -130,6 +132,8 @@ def write_run(
     )
     environment = {"torch": "2.13.0", "cpu": {"model": "a CPU", "cores": 2}, "gemm_peak": 4.2e11}
     (folder / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
+    (folder / "final").mkdir()
+    files.write_manifest(folder / "final", {"kind": "model"})
     samples = [
         {
             "step": step,

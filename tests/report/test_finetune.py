@@ -151,6 +151,16 @@ def test_curves_have_a_line_for_each_seed(tmp_path, content):
     assert curves.index("<b>accuracy</b>") < curves.index("<b>f1</b>")
 
 
+def test_one_point_is_no_curve(tmp_path, content):
+    last = {point["seed"]: point for point in content["history"]}
+    assert len(content["history"]) > len(last) > 1
+    content["history"] = list(last.values())
+    html = finetune_page(content, folder=tmp_path)
+    (curves,) = re.findall(r'<section id="curves">.*?</section>', html, flags=re.DOTALL)
+    assert "<figure" not in curves
+    assert "--log.evaluate_epochs" in curves
+
+
 def test_a_single_seed_without_spread_and_history(tmp_path, content, read_html):
     content["history"], content["seeds"] = [], [7]
     content["splits"]["dev"]["scores"] = {

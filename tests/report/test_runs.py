@@ -75,6 +75,15 @@ def test_a_malicious_tag_in_the_config_is_not_obeyed(make_run, tmp_path):
     assert not victim.exists()
 
 
+@pytest.mark.parametrize("number", ["0x" + "f" * 20_000, ":".join(["1"] * 3000), "-" + "9" * 200])
+def test_a_number_that_nobody_could_show_is_a_note(make_run, number):
+    folder = make_run(steps=10)
+    (folder / "config.yaml").write_text(f"seed: {number}\n")
+    run = only(folder)
+    assert run.config == {}
+    assert "config.yaml" in run.notes[0]
+
+
 def test_samples_with_missing_or_odd_views(tmp_path):
     rows = [{"original": ["a", 3], "suspicion": [None, 0.5]}, "no row"]
     (tmp_path / "metrics.jsonl").write_text("")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from electra import cli
 from electra.pretraining.step import PretrainProblem
+from electra.train.checkpoint import CheckpointConfig, CheckpointStore
 
 SENTENCE = "the old river was in a small city and the new model is fast to read of large mountain water"
 SMALL = {
@@ -66,6 +66,15 @@ class SmallRuns:
         values = [f"--{key}={value}" for key, value in keys.items()]
         return ["pretrain", f"--data={data or self.data}", f"--out={out}", *values]
 
+    def keywords(self, out: Path, **changes: Any) -> dict[str, Any]:
+        """The same for `electra.pretrain`."""
+        keys = {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}
+        found: dict[str, Any] = {"data": str(self.data), "out": str(out)}
+        for key, value in keys.items():
+            group, _, name = key.rpartition(".")
+            (found.setdefault(group, {}) if group else found)[name] = value
+        return found
+
     def pretrain(self, out: Path, *, code: int = cli.OK, **changes: Any) -> None:
         assert cli.main(self.words(out, **changes)) == code
 
@@ -82,9 +91,8 @@ class SmallRuns:
         timed = ("seconds", "tokens_per_second", "mfu")
         records = [*self.lines(run, "train"), *self.lines(run, "valid")]
         facts = [{key: value for key, value in record.items() if key not in timed} for record in records]
-        last = sorted((run / "checkpoints").iterdir())[-1]
-        tensors = {name: load_file(last / f"{name}.safetensors") for name in ("model", "optimizer")}
-        return facts, last.name, tensors
+        last = CheckpointStore(run / "checkpoints", CheckpointConfig()).load_latest(lambda problem: None)
+        return facts, last.path.name, last.tensors
 
     def assert_same(self, run: Path, other: Path) -> None:
         (facts, name, tensors), (other_facts, other_name, other_tensors) = map(self.learned, (run, other))
@@ -158,6 +166,14 @@ def whole(runs, tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope="session")
+def model(runs, tmp_path_factory):
+    """A run whose weights are as good as random: from these, unlike from a collapsed model, one can learn."""
+    out = tmp_path_factory.mktemp("model") / "run"
+    runs.pretrain(out, train__steps=1, train__learning_rate=1e-6)
+    return out
+
+
 @pytest.fixture
 def interrupt(monkeypatch):
     """Raise a signal while a step is worked on."""
@@ -174,3 +190,9 @@ def interrupt(monkeypatch):
         monkeypatch.setattr(PretrainProblem, "begin", begin_or_signal)
 
     return at
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Not in a checkout, whose history of benches would get a line of each test."""
+    monkeypatch.chdir(tmp_path)

@@ -8,6 +8,8 @@ from electra.bench.turns import Contest, Ran, Turn
 from electra.cli import FAILURE, main
 from electra.run import bench
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
 TINY = {
     "pretrain": ["size=tiny", "vocab_size=100", "steps=1", "batch_size=2", "seq_length=16"],
     "finetune": ["size=tiny", "vocab_size=100", "steps=1", "batch_size=2"],
@@ -20,12 +22,6 @@ CONTESTANTS = {
     "finetune": finetuning.CONTESTANTS,
     "serve": serving.CONTESTANTS,
 }
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Not in a checkout, whose history would get a line of each test."""
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from electra import cli
-from electra.bench import quality
+from electra.bench import quality, tables
+from electra.errors import InputError
+from local_cluster import TEST_SECONDS, typed_on_cluster
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 KEYS = (
     *("model.size=tiny", "model.hidden_size=32", "model.embedding_size=16", "model.intermediate_size=64"),
@@ -57,7 +61,7 @@ def test_every_cell_is_measured_once_and_shown_with_its_spread(words, capsys, mo
     result = json.loads((out / quality.RESULT).read_text())
     assert set(result) == {
         *("title", "machine", "data", "unit", "budgets", "rows", "recipes", "columns", "finetune"),
-        *("seeds", "finetune_seeds", "runs", "cells", "summary"),
+        *("seeds", "finetune_seeds", "processors", "runs", "cells", "summary"),
     }
     assert {"cpu", "cores", "threads", "flags"} <= set(result["machine"])
     assert result["unit"] == "tokens"
@@ -163,3 +167,61 @@ def test_times_are_sorted_and_turned_into_seconds():
     assert [(budget.name, budget.size) for budget in found] == [("90s", 90), ("10m", 600)]
     default = quality.budgets_of(quality.QualityBenchConfig())
     assert [budget.name for budget in default] == ["3m", "10m", "30m"]
+
+
+@pytest.mark.long(reason="Ray nodes, each of which is several Python processes")
+@pytest.mark.timeout(TEST_SECONDS)
+def test_a_cluster_measures_the_same_cells(words, tmp_path):
+    command, out = words
+    shown = typed_on_cluster(*command).stderr
+    assert shown.count("measured on node") == 4
+    there = json.loads((out / quality.RESULT).read_text())
+    assert there["processors"] == {there["machine"]["cpu"]: 4}
+    here_out = tmp_path / "here"
+    assert cli.main([str(here_out) if word == str(out) else word for word in command]) == cli.OK
+    here = json.loads((here_out / quality.RESULT).read_text())
+    assert there["summary"] == here["summary"]
+    assert {path.name for path in (out / "cells").iterdir()} == {
+        path.name for path in (here_out / "cells").iterdir()
+    }
+    for run in there["runs"]:
+        mine, its = (folder / run["folder"] / "final" for folder in (here_out, out))
+        assert (mine / "discriminator").exists() == (its / "discriminator").exists()
+    # A cell that is gone is measured again, with the pre-training that is there.
+    gone = next((out / "cells").glob("paper-*seed-1-conll-*"))
+    gone.unlink()
+    assert typed_on_cluster(*command).stderr.count("measured on node") == 1
+    again = json.loads((out / quality.RESULT).read_text())
+    assert again["summary"] == there["summary"]
+    assert [run["seconds"] for run in again["runs"]] == [run["seconds"] for run in there["runs"]]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--cluster", "here"], "cluster is 'here'"),
+        (["--cluster_cores", "2"], "--cluster"),
+        (["--cluster_cores", "0"], "cluster_cores is 0"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(words, capsys, more, message):
+    command, out = words
+    assert cli.main([*command, *more]) == cli.BAD_INPUT
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_node_that_does_not_see_the_data_says_so(runs, tmp_path):
+    settings = quality.QualityBenchConfig(data="nothing-here")
+    plan = quality.Plan(settings=settings, dataset={"sha256": "x"}, rows=(), budgets=(), columns=())
+    piece = quality.RunPiece(plan=plan, run=None, folder=str(tmp_path), kept={}, cores=1)
+    with pytest.raises(InputError, match=r"nothing-here.*shared folder"):
+        quality.measure_on_node(piece)
+
+
+def test_processors_that_differ_are_named():
+    result = {"processors": {"EPYC": 3, "Xeon": 1}, "unit": "seconds"}
+    (line,) = tables.processor_lines(result)
+    assert "3 runs on EPYC, 1 runs on Xeon" in line
+    assert "equal times" in line
+    assert tables.processor_lines({"processors": {"EPYC": 4}, "unit": "seconds"}) == []

@@ -15,6 +15,7 @@ NEEDED = {
     "electric": {"generator__kind": "two_tower"},
     "two_stage": {"generator__width": 1, "generator__sharing": "none", "two_stage__first_stage_steps": 2},
     "single_pass": {"generator__width": 1, "correction": "proposed"},
+    "negative_sampling": {"model__embedding_size": 32, "model__intermediate_size": "null"},
 }
 
 

@@ -73,14 +73,16 @@ def test_each_task_has_three_lines_and_a_sentence_made_of_them(commands, capsys,
     assert re.findall(r"(\d+\.\d)%", tables[1])[:6] == ["50.0"] * 6
 
 
-def test_both_starts_differ_in_nothing_else(commands, tmp_path):
+def test_both_starts_have_the_same_data_and_random_weights_the_longer_training(commands, tmp_path):
     main(["demo", "--out", str(tmp_path)])
     tuned = [command for command in commands[0] if command[0] == "finetune"]
     run = str(tmp_path / "run")
     for first, second in (tuned[:2], tuned[2:]):
         assert first[1:3] == ["--model", run]
         assert second[1:5] == ["--model", "none", "--like", run]
-        assert first[3:-1] == second[5:-1]
+        assert first[7:-1] == second[9:-1]
+        assert second[5:9] == [*demo.MUCH_TO_LEARN]
+        assert first[3:7] in ([*demo.MUCH_TO_LEARN], [*demo.LITTLE_TO_LEARN])
 
 
 @pytest.mark.parametrize(

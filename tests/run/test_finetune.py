@@ -1,12 +1,12 @@
 """`electra finetune` as a person runs it: whole commands on small data, stopped, continued, refused."""
 
 import json
+import pickle
 import random
 import re
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import time
 
@@ -17,11 +17,14 @@ from safetensors.torch import load_file
 
 from electra import cli, config, files
 from electra.report import write_report
+from electra.tasks import sweep
 from electra.tasks.config import FinetuneConfig
-from electra.tasks.finetuning import jobs
+from electra.tasks.finetuning import SeedPiece, jobs, keep_seed, train_on_node
 from electra.tasks.model import load_model
 from electra.tasks.step import FinetuneProblem
 from electra.train.distributed import World
+from local_cluster import TEST_SECONDS, typed_on_cluster
+from processes import start
 
 SENTENCE = "the old river was in a small city and the new model is to read of large mountain water"
 WORDS = SENTENCE.split()
@@ -71,24 +74,19 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def model(runs, tmp_path_factory):
-    """A run whose weights are as good as random: from these, unlike from a collapsed model, one can learn."""
-    out = tmp_path_factory.mktemp("model") / "run"
-    runs.pretrain(out, train__steps=1, train__learning_rate=1e-6)
-    return out
-
-
-@pytest.fixture(scope="module")
 def tune(model, data):
     """Run the command on the small model."""
 
     def run(out, *, code=cli.OK, **changes):
-        keys = {"model": model, "task": "sst2", "data": data, "out": out, **KEYS}
-        keys |= {key.replace("__", "."): value for key, value in changes.items()}
-        words = [f"--{key}={value}" for key, value in keys.items() if value is not None]
-        assert cli.main(["finetune", *words]) == code
+        assert cli.main(command(model, data, out, **changes)) == code
 
     return run
+
+
+def command(model, data, out, /, **changes):
+    keys = {"model": model, "task": "sst2", "data": data, "out": out, **KEYS}
+    keys |= {key.replace("__", "."): value for key, value in changes.items()}
+    return ["finetune", *(f"--{key}={value}" for key, value in keys.items() if value is not None)]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +101,7 @@ def scores_of(out):
     return json.loads((out / "scores.json").read_text())
 
 
-def assert_same_seed(folder, other):
+def assert_same_seed(folder, other, *, task="sst2"):
     """Bit for bit, but for the clock and for what changes nothing."""
     ours, theirs = (json.loads((place / "scores.json").read_text()) for place in (folder, other))
     for content in (ours, theirs):
@@ -111,7 +109,7 @@ def assert_same_seed(folder, other):
         for key in ("out", "checkpoint"):
             del content["facts"]["config"][key]
     assert ours == theirs
-    mine, its = (load_file(place / "model" / "sst2" / "model.safetensors") for place in (folder, other))
+    mine, its = (load_file(place / "model" / task / "model.safetensors") for place in (folder, other))
     assert mine.keys() == its.keys()
     for name, tensor in mine.items():
         assert torch.equal(tensor, its[name]), name
@@ -207,8 +205,9 @@ def test_stopped_and_continued_is_bit_for_bit_the_same(tune, tuned, tmp_path, in
 
 
 @pytest.mark.slow
-def test_the_same_holds_in_bf16(tune, tmp_path, interrupt):
-    keys = {"seeds": 1, "train__epochs": 1, "train__precision": "bf16", "checkpoint__save_every": 2}
+@pytest.mark.parametrize("changes", [{"train__precision": "bf16"}, {"mask_prob": 0.1}])
+def test_the_same_holds_in_bf16_and_with_hidden_tokens(tune, tmp_path, interrupt, changes):
+    keys = {"seeds": 1, "train__epochs": 1, "checkpoint__save_every": 2, **changes}
     tune(tmp_path / "whole", **keys)
     interrupt((0, 5))
     tune(tmp_path / "parts", code=cli.INTERRUPTED, **keys)
@@ -242,7 +241,7 @@ def test_killed_and_continued_is_bit_for_bit_the_same(model, data, tune, tuned, 
     out = tmp_path / "out"
     keys = {"model": model, "task": "sst2", "data": data, "out": out, "ensemble": "on", **KEYS}
     command = [sys.executable, "-m", "electra", "finetune", "--checkpoint.save_every=3"]
-    process = subprocess.Popen([*command, *(f"--{key}={value}" for key, value in keys.items())])
+    process = start([*command, *(f"--{key}={value}" for key, value in keys.items())])
     # In the middle of the second of three seeds.
     metrics, deadline = out / "seed-1" / "metrics.jsonl", time.monotonic() + 300
     while not (metrics.is_file() and metrics.read_text().count('"kind": "train"') >= 8):
@@ -570,6 +569,9 @@ def test_your_own_table_by_a_task_file(tune, tmp_path, capsys):
         ({"max_length": 9999}, "max_length.*9999"),
         ({"seeds": 0}, r"seeds.*\b0\b"),
         ({"limit_train": 0}, r"limit_train.*\b0\b"),
+        ({"mask_prob": 1}, "mask_prob.*1"),
+        ({"decoding": "words"}, "decoding.*sst2"),
+        ({"decoding": "crf"}, "decoding.*crf"),
         ({"train__epochs": 0}, r"train\.epochs.*\b0"),
         ({"train__parallel": "fsdp"}, "ddp"),
         ({"baseline": "nowhere"}, "nowhere"),
@@ -583,6 +585,21 @@ def test_bad_input_is_refused_at_once_and_by_name(tune, tmp_path, capsys, change
     assert re.search(message, error)
     assert "Traceback" not in error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "expected"), [({}, "scheme"), ({"decoding": "words"}, "words")])
+def test_tags_of_chunks_keep_to_their_scheme_unless_words_are_asked_for(tune, tmp_path, words, expected):
+    rng = random.Random(0)
+    for split in ("train", "test"):
+        sentences = [rng.choices(WORDS, k=6) for _ in range(12)]
+        tags = ("O", "B-X", "I-X", "O", "B-X", "O")
+        text = "\n\n".join("\n".join(map(" ".join, zip(one, tags, strict=True))) for one in sentences)
+        (tmp_path / f"{split}.txt").write_text(text + "\n", encoding="utf-8")
+    out = tmp_path / "out"
+    tune(out, task="conll", data=tmp_path, pooling=None, seeds=1, train__epochs=1, **words)
+    about = json.loads((out / "final" / "config.json").read_text())["electra_task"]
+    assert about["settings"]["decoding"] == expected
 
 
 REAL = {
@@ -648,3 +665,96 @@ def test_a_sweep_keeps_muons_rate_in_proportion(model, data, tmp_path):
     (job,) = jobs(given, World(), torch.device("cpu"))
     train = job.changed(out=str(tmp_path / "trial"), learning_rate=0.003, epochs=2).settings.train
     assert train.matrix_learning_rate == pytest.approx(0.06)
+
+
+def test_a_piece_has_all_that_a_seed_needs(tune, model, data, tmp_path):
+    keys = {"seeds": 2, "train__epochs": 1}
+    tune(tmp_path / "here", **keys)
+    words = command(model, data, tmp_path / "there", **keys, cluster="local")[1:]
+    given = config.read(FinetuneConfig, words, prog="electra finetune")
+    (job,) = jobs(given, World(), torch.device("cpu"))
+    # As another machine gets it.
+    piece = pickle.loads(pickle.dumps(SeedPiece(job=job, seed=1)))
+    content = train_on_node(piece)
+    assert not (tmp_path / "there").exists()
+    keep_seed(SeedPiece(job=job, seed=1), content)
+    assert_same_seed(tmp_path / "here" / "seed-1", tmp_path / "there" / "seed-1")
+
+
+@pytest.mark.long(reason="Ray nodes, each of which is several Python processes")
+@pytest.mark.timeout(TEST_SECONDS)
+def test_a_cluster_trains_the_same_models(tune, model, data, tmp_path, capsys):
+    keys = {"task": "glue", "seeds": 2, "train__epochs": 1}
+    shown = typed_on_cluster(*command(model, data, tmp_path / "there", **keys)).stderr
+    assert sorted(re.findall(r"seed (\d) of (\w+) is trained, on node", shown)) == [
+        *(("0", "cola"), ("0", "sst2"), ("1", "cola"), ("1", "sst2")),
+    ]
+    tune(tmp_path / "here", **keys)
+    for task in ("cola", "sst2"):
+        mine, its = (tmp_path / place / task for place in ("here", "there"))
+        for seed in (0, 1):
+            assert_same_seed(mine / f"seed-{seed}", its / f"seed-{seed}", task=task)
+        ours, theirs = scores_of(mine), scores_of(its)
+        for content in (ours, theirs):
+            del content["train"]["seconds"]
+        assert ours == theirs
+        # No reports are written in this process.
+        names = {path.name for path in its.iterdir()} - {"report.html"}
+        assert {path.name for path in mine.iterdir()} == names
+    assert (tmp_path / "there" / "glue.json").read_bytes() == (tmp_path / "here" / "glue.json").read_bytes()
+    # A finished seed is not trained again, wherever it was trained.
+    shutil.rmtree(tmp_path / "there" / "cola" / "seed-1")
+    tune(tmp_path / "there", **keys)
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("seed ")][-1:] == [
+        "seed 1"
+    ]
+    assert_same_seed(
+        tmp_path / "here" / "cola" / "seed-1", tmp_path / "there" / "cola" / "seed-1", task="cola"
+    )
+
+
+@pytest.mark.long(reason="Ray nodes, each of which is several Python processes")
+@pytest.mark.timeout(TEST_SECONDS)
+def test_a_sweep_on_a_cluster_finds_the_same(tune, model, data, tmp_path):
+    keys = {"seeds": 1, "train__epochs": 1, "sweep__trials": 6, "sweep__at_once": 2, "sweep__looks": 1}
+    tune(tmp_path / "here", **keys)
+    typed_on_cluster(*command(model, data, tmp_path / "there", **keys))
+    mine, its = (json.loads((tmp_path / place / "sweep.json").read_text()) for place in ("here", "there"))
+    assert mine == its
+    assert [len(trial["seen"]) for trial in mine["trials"]] == [1] * 6
+    assert not any(trial["is_stopped"] for trial in mine["trials"][:4])
+    assert_same_seed(tmp_path / "here" / "seed-0", tmp_path / "there" / "seed-0")
+
+
+@pytest.mark.slow
+def test_a_trial_below_the_others_is_stopped(tune, tmp_path, monkeypatch, capsys):
+    # The bar is above anything that a score can be.
+    monkeypatch.setattr(sweep, "bars", lambda trials, *, looks: [2.0 if len(trials) == 1 else None] * looks)
+    tune(tmp_path / "out", seeds=1, train__epochs=1, sweep__trials=2, sweep__looks=3)
+    first, second = json.loads((tmp_path / "out" / "sweep.json").read_text())["trials"]
+    assert (first["is_stopped"], second["is_stopped"]) == (False, True)
+    assert (len(first["seen"]), len(second["seen"])) == (3, 1)
+    assert second["score"] == second["seen"][0]
+    assert scores_of(tmp_path / "out")["train"]["learning_rate"] == first["learning_rate"]
+    assert "stopped" in capsys.readouterr().out
+    # It did not go on to its end.
+    evaluated = [
+        record["step"]
+        for line in (tmp_path / "out" / "sweep" / "trial-001" / "metrics.jsonl").read_text().splitlines()
+        if (record := json.loads(line))["kind"] == "valid"
+    ]
+    assert len(evaluated) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cluster": "somewhere"}, "cluster is 'somewhere'"),
+        ({"cluster_gpus": 0.25}, "--cluster"),
+        ({"sweep__at_once": 0}, "sweep.at_once"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(tune, tmp_path, capsys, changes, message):
+    tune(tmp_path / "out", code=cli.BAD_INPUT, **changes)
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()

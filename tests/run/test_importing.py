@@ -199,16 +199,30 @@ def write_foreign(folder, name, data, **changes):
     return model
 
 
+def first_weights(runs, out, **keys):
+    """Those of a run whose networks are left to what it starts from, before its first step."""
+    structure = (
+        "model.size",
+        "model.hidden_size",
+        "model.embedding_size",
+        "model.intermediate_size",
+        "generator.width",
+    )
+    given = runs.words(out, train__steps=2, checkpoint__keep_last=20, checkpoint__save_every=1, **keys)
+    told = {f"--{key.replace('__', '.')}={value}" for key, value in keys.items()}
+    left = tuple(f"--{key}=" for key in structure)
+    assert cli.main([word for word in given if word in told or not word.startswith(left)]) == cli.OK
+    return read_tensors(min((out / "checkpoints").iterdir()) / "model.safetensors")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "BertForSequenceClassification"])
 def test_an_encoder_of_berts_shape_is_fine_tuned_and_pre_trained_further(name, runs, tmp_path, capsys):
     model = write_foreign(tmp_path / "bert", name, runs.data)
-    assert (
-        cli.main(
-            ["import", "--from", "transformers", str(tmp_path / "bert"), "--out", str(tmp_path / "ours")]
-        )
-        == cli.OK
-    )
+    # Of a masked language model, the encoder alone begins a discriminator.
+    part = ["--part", "encoder"] if name == "BertForMaskedLM" else []
+    words = ["--from", "transformers", str(tmp_path / "bert"), "--out", str(tmp_path / "ours")]
+    assert cli.main(["import", *words, *part]) == cli.OK
     printed = capsys.readouterr().out
     assert "left out" in printed
     body = getattr(model, "bert", model).state_dict()
@@ -227,12 +241,27 @@ def test_an_encoder_of_berts_shape_is_fine_tuned_and_pre_trained_further(name, r
     assert cli.main(["finetune", *words, f"--out={tmp_path / 'tuned'}"]) == cli.OK
     assert load_model(tmp_path / "tuned").family.labels() == ("0", "1")
 
-    structure = ("size", "hidden_size", "embedding_size", "intermediate_size")
-    given = runs.words(tmp_path / "run", start=tmp_path / "ours", train__steps=2, generator__width=0.5)
-    words = [word for word in given if not word.startswith(tuple(f"--model.{key}=" for key in structure))]
-    assert cli.main([*words, "--checkpoint.keep_last=20", "--checkpoint.save_every=1"]) == cli.OK
-    first = read_tensors(sorted((tmp_path / "run" / "checkpoints").iterdir())[0] / "model.safetensors")
+    first = first_weights(runs, tmp_path / "run", start=tmp_path / "ours", generator__width=0.5)
     assert torch.equal(first["discriminator.layers.1.attention.query.weight"], query)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [{}, {"objective": "electra"}])
+def test_a_masked_language_model_is_trained_further_as_such_or_as_a_generator(keys, runs, tmp_path):
+    model = write_foreign(tmp_path / "bert", "BertForMaskedLM", runs.data)
+    main(["--from", "transformers", str(tmp_path / "bert"), "--out", str(tmp_path / "ours")])
+    first = first_weights(runs, tmp_path / "run", start=tmp_path / "ours", **keys)
+    theirs = model.state_dict()
+    for ours, name in (
+        ("generator.layers.1.attention.query.weight", "bert.encoder.layer.1.attention.self.query.weight"),
+        ("generator_head.dense.weight", "cls.predictions.transform.dense.weight"),
+        ("generator.embeddings.word_embeddings.weight", "bert.embeddings.word_embeddings.weight"),
+    ):
+        assert torch.equal(first[ours], theirs[name])
+    began = json.loads((tmp_path / "run" / "environment.json").read_text())["started_from"]
+    assert began["random"] == (["discriminator", "discriminator_head"] if keys else [])
+    objective = files.read_manifest(tmp_path / "run" / "final", kind="model")["config"]["objective"]
+    assert objective == keys.get("objective", "mlm")
 
 
 @pytest.mark.parametrize(
@@ -242,6 +271,8 @@ def test_an_encoder_of_berts_shape_is_fine_tuned_and_pre_trained_further(name, r
         ("ModernBertModel", "ModernBERTs"),
         ("RobertaModel", "model_type is 'roberta'"),
         ("DistilBertModel", "model_type is 'distilbert'"),
+        ("T5Model", "model_type is 't5'"),
+        ("GPT2Model", "model_type is 'gpt2'"),
     ],
 )
 def test_what_cannot_be_read_is_told_what_can_be(name, reason, runs, tmp_path, capsys):

@@ -49,6 +49,40 @@ def test_more_devices_are_faster_but_not_quite_as_many_times():
     assert four.needs.cost > one.needs.cost
 
 
+def test_nodes_send_over_their_network():
+    words = ("--model.size", "tiny", "--hardware", "A100", "--devices", "2", "--nodes", "2")
+    table, fast, slow = (
+        plan_of(*words, *more)
+        for more in ((), ("--bandwidth", "400"), ("--bandwidth", "4", "--latency", "20"))
+    )
+    assert (table.machine.devices, table.machine.nodes, table.work.rows_at_once) == (4, 2, 16)
+    # The table's 400 Gbit/s, of which 80 % are reached.
+    assert table.needs == fast.needs
+    assert table.machine.link.bandwidth == pytest.approx(0.8 * 400e9 / 8)
+    sent = fast.needs.communication
+    assert sent.sent == pytest.approx(2 * 3 / 4 * 4 * sum(fast.needs.parameters.values()))
+    assert 0 < sent.waited < sent.seconds < slow.needs.communication.seconds
+    assert slow.needs.seconds > 2 * fast.needs.seconds
+    assert slow.needs.seconds == pytest.approx(
+        slow.work.steps * (slow.needs.computing + slow.needs.communication.waited)
+    )
+    assert slow.needs.computing == fast.needs.computing
+
+
+def test_fsdp_divides_what_is_kept_and_sends_more():
+    words = ("--model.size", "tiny", "--hardware", "A100", "--nodes", "4")
+    whole, parts = (plan_of(*words, "--train.parallel", way) for way in ("ddp", "fsdp"))
+    for key in ("weights", "gradients", "optimizer"):
+        assert getattr(parts.needs.memory, key) == getattr(whole.needs.memory, key) // 4
+    assert parts.needs.memory.activations == whole.needs.memory.activations
+    # Layers are gathered twice and scattered once, the rest gathered and scattered once.
+    layers, total = parts.model.weights.layers, parts.model.weights.total
+    assert parts.needs.communication.sent == pytest.approx(3 / 4 * 4 * (2 * total + layers))
+    divided = plan_of(*words, "--train.parallel", "fsdp", "--train.micro_batch", "8")
+    assert divided.needs.memory.gradients == whole.needs.memory.gradients
+    assert divided.needs.communication.sent == pytest.approx(3 / 4 * 4 * (3 * total + 2 * layers))
+
+
 def test_the_share_of_the_peak_can_be_given():
     slow, fast = (
         plan_of("--model.size", "tiny", "--hardware", "A100", "--achievable", share)
@@ -122,7 +156,7 @@ def test_the_table_says_what_it_rests_on(capsys, tmp_path):
         "8 x H100",
         "Assumptions",
         "16-bit peak",
-        "90%",
+        "80%",
         "3 per hour",
     ):
         assert words in out
@@ -184,6 +218,12 @@ def test_rows_and_vocabulary_come_from_the_data(tmp_path):
         (["--budget_money", "5", "--probe_seconds", "0.01", "--model.size", "tiny"], "--price_per_hour"),
         (["--budget_time", "soon"], "budget_time.*'soon'"),
         (["--devices", "0"], r"devices.*\b0\b"),
+        (["--nodes", "0"], r"nodes.*\b0\b"),
+        (["--nodes", "2", "--bandwidth", "0"], r"bandwidth.*\b0"),
+        (["--nodes", "2", "--bandwidth", "nan"], "bandwidth.*nan"),
+        (["--nodes", "2", "--latency", "-1"], "latency.*-1"),
+        (["--bandwidth", "10"], "bandwidth.*--nodes"),
+        (["--hardware", "A100", "--nodes", "3", "--model.size", "tiny"], "batch_size.*64.*3 devices"),
         (["--price_per_hour", "-1"], "price_per_hour.*-1"),
         (["--hardwear", "V100"], "'hardware'"),
     ],

@@ -1,24 +1,31 @@
 """`electra predict` as a person runs it, on small models with random weights."""
 
+import contextlib
 import csv
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 
 import pytest
 
+import electra
 from electra import cli
+from electra.errors import InputError
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
 from electra.seeds import torch_generator
-from electra.tasks import precision
+from electra.tasks import precision, stream
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.tagging import Tagging
 from electra.tasks.model import FineTuned, TaskModel, save_model
 from electra.text import tokenizer as tokenizers
+from local_cluster import TEST_SECONDS, typed_on_cluster
+from ray_nodes import PATIENCE, ray_nodes
 
 FAMILIES = {
     "cola": Classification(("unacceptable", "acceptable"), ("mcc",)),
@@ -251,3 +258,183 @@ def test_predicting_imports_no_more_than_it_needs(models, texts, tmp_path):
     # Nor what training needs.
     assert not {"electra.train.engine", "electra.tasks.study", "rich.progress"} & {*modules}
     assert not {"torch._dynamo", "torch.distributed.fsdp", "sympy"} & {*modules}
+
+
+def many_texts(path, *, count):
+    words = ("the", "old", "small", "river", "new", "city", "a", "model")
+    rows = [
+        {
+            "name": f"n{number}",
+            "text": " ".join(words[(number * 7 + place) % 8] for place in range(1 + number % 9)),
+        }
+        for number in range(count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+KILLED = """
+import os, signal, sys
+from electra import cli
+from electra.tasks import evaluation, stream
+stream._KEEP_EVERY_SECONDS = 0.0
+written, pieces = evaluation.written, []
+def killing(*arguments, **keys):
+    pieces.append(1)
+    if len(pieces) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return written(*arguments, **keys)
+evaluation.written = killing
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["said.jsonl", "said.csv"])
+def test_a_killed_command_goes_on_where_it_was(models, tmp_path, monkeypatch, capsys, name):
+    input = many_texts(tmp_path / "texts.jsonl", count=7 * stream.PIECE_EXAMPLES + 5)
+    words = ("--input", input, "--out", tmp_path / name, "--own.id", "name")
+    command = [
+        sys.executable,
+        "-c",
+        KILLED,
+        "predict",
+        "--model",
+        models / "cola",
+        "--precision",
+        "fp32",
+        *words,
+    ]
+    assert subprocess.run([*map(str, command)], capture_output=True).returncode == -signal.SIGKILL
+    assert not (tmp_path / name).exists()
+    computed = []
+    predict_piece = stream.predict_piece
+
+    def counted(tuned, piece, **keys):
+        computed.append(piece[0].id)
+        return predict_piece(tuned, piece, **keys)
+
+    monkeypatch.setattr(stream, "predict_piece", counted)
+    predict(models / "cola", *words)
+    assert computed[0] == f"n{3 * stream.PIECE_EXAMPLES}"
+    assert len(computed) == 5
+    assert "384 of 901 examples are there already" in capsys.readouterr().out
+    predict(models / "cola", *words[:2], "--out", tmp_path / f"whole-{name}", *words[4:])
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
+    assert len(computed) == 5 + 8
+    # Nothing is left over.
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", name, f"whole-{name}"}
+
+
+def test_what_is_there_of_other_examples_or_another_model_is_not_taken(models, tmp_path):
+    path = tmp_path / "said.jsonl"
+    first = {"model": "a", "input": "b"}
+    with contextlib.suppress(KeyboardInterrupt), stream.Unfinished(path, first) as unfinished:
+        unfinished.add(b"one\n")
+        raise KeyboardInterrupt
+    with contextlib.suppress(KeyboardInterrupt), stream.Unfinished(path, first) as unfinished:
+        assert unfinished.num_pieces == 1
+        with pytest.raises(InputError, match=r"said\.jsonl.*another"), stream.Unfinished(path, first):
+            pass
+        raise KeyboardInterrupt
+    # Bytes that were written after the last note are not known to be whole.
+    with (tmp_path / ".said.jsonl.part").open("ab") as file:
+        file.write(b"half a li")
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        stream.Unfinished(path, {**first, "model": "c"}) as unfinished,
+    ):
+        assert unfinished.num_pieces == 0
+        raise KeyboardInterrupt
+    with stream.Unfinished(path, {**first, "model": "c"}) as unfinished:
+        unfinished.add(b"two\n")
+    assert path.read_bytes() == b"two\n"
+
+
+def test_a_bad_line_at_the_end_is_refused_before_the_first_prediction(models, tmp_path, monkeypatch, capsys):
+    input = many_texts(tmp_path / "texts.jsonl", count=2 * stream.PIECE_EXAMPLES)
+    monkeypatch.setattr(stream, "predict_piece", None)
+    for line, message in (
+        ('{"name": "x", "text": ""}', "'text' is empty"),
+        ('{"name": "n3", "text": "x"}', "unique"),
+    ):
+        whole = input.read_text()
+        input.write_text(f"{whole}{line}\n")
+        words = ("--input", input, "--out", tmp_path / "said.csv", "--own.id", "name")
+        predict(models / "cola", *words, code=cli.BAD_INPUT)
+        assert re.search(rf"texts\.jsonl:257: .*{message}", capsys.readouterr().err)
+        input.write_text(whole)
+    assert not (tmp_path / "said.csv").exists()
+
+
+@pytest.mark.numeric
+def test_pieces_say_what_the_model_says_of_all_at_once(models, tmp_path):
+    input = many_texts(tmp_path / "texts.jsonl", count=2 * stream.PIECE_EXAMPLES + 3)
+    predict(models / "cola", "--input", input, "--out", tmp_path / "said.jsonl")
+    said = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    model = electra.load(models / "cola", precision="fp32")
+    texts = [json.loads(line)["text"] for line in input.read_text().splitlines()]
+    expected = model.classify(texts)
+    assert [one["id"] for one in said] == [str(number) for number in range(1, len(texts) + 1)]
+    for one, other in zip(said, expected, strict=True):
+        # Other batches, so that sums of fp32 are rounded in another order.
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cluster", "nowhere"], "cluster is 'nowhere'.*ray://"),
+        (["--cluster_gpus", "0.5"], "--cluster"),
+        (["--cluster", "local", "--cluster_gpus", "-1"], "cluster_gpus is -1"),
+        (["--cluster", "ray://127.0.0.1:1"], "127.0.0.1:1"),
+        (["--cluster", "ray://a..b:10001"], r"a\.\.b:10001"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(models, texts, tmp_path, capsys, words, message):
+    pytest.importorskip("ray")
+    predict(models / "cola", "--input", texts, "--out", tmp_path / "said.csv", *words, code=cli.BAD_INPUT)
+    assert re.search(message, capsys.readouterr().err)
+    assert not [path for path in tmp_path.iterdir() if "said" in path.name]
+
+
+def test_a_cluster_is_for_files_of_ones_own(models, glue, tmp_path, capsys):
+    words = ("--task", "cola", "--data", glue, "--out", tmp_path / "said.csv", "--cluster", "local")
+    predict(models / "cola", *words, code=cli.BAD_INPUT)
+    assert "--input" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TEST_SECONDS)
+def test_a_cluster_writes_the_same_bytes(models, tmp_path):
+    input = many_texts(tmp_path / "texts.jsonl", count=5 * stream.PIECE_EXAMPLES + 7)
+    words = ("--input", input, "--out")
+    predict(models / "cola", *words, tmp_path / "here.jsonl")
+    given = ("--model", models / "cola", "--precision", "fp32", *words, tmp_path / "there.jsonl")
+    shown = typed_on_cluster("predict", *given).stdout
+    assert (tmp_path / "here.jsonl").read_bytes() == (tmp_path / "there.jsonl").read_bytes()
+    assert "647 on node" in shown
+
+
+@pytest.mark.long(reason="Ray nodes, each of which is several Python processes")
+@pytest.mark.timeout(TEST_SECONDS)
+def test_a_node_that_dies_in_the_middle_changes_no_byte(models, tmp_path):
+    input = many_texts(tmp_path / "texts.jsonl", count=150 * stream.PIECE_EXAMPLES)
+    words = ["--model", models / "cola", "--precision", "fp32", "--input", input, "--out"]
+    with ray_nodes(2) as nodes:
+        command = ["predict", *map(str, words), str(tmp_path / "there.jsonl"), "--cluster", "auto"]
+        process = nodes.electra(command)
+        part = tmp_path / ".there.jsonl.part"
+        end = time.monotonic() + PATIENCE
+        while not (part.is_file() and part.stat().st_size) and process.poll() is None:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert process.poll() is None, process.communicate()
+        nodes.kill(1)
+        out, error = process.communicate(timeout=PATIENCE)
+    assert process.returncode == cli.OK, error
+    done = {node: int(count.replace(",", "")) for count, node in re.findall(r"([\d,]+) on node (\S+)", out)}
+    assert "node-0" in done
+    assert sum(done.values()) == 150 * stream.PIECE_EXAMPLES
+    predict(models / "cola", *words[4:], tmp_path / "here.jsonl")
+    assert (tmp_path / "there.jsonl").read_bytes() == (tmp_path / "here.jsonl").read_bytes()

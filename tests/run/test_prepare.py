@@ -164,6 +164,8 @@ def test_a_dataset_made_before_the_keys_of_csv_is_found_finished(corpus, tmp_pat
 @pytest.mark.slow
 def test_output_does_not_depend_on_the_number_of_workers(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "BLOCK_CHARACTERS", 20_000)
+    # A block goes to workers in several parts.
+    monkeypatch.setattr(shards, "_PART_CHARACTERS", 3_000)
     prepare(corpus, tmp_path / "one", "--workers", 1)
     prepare(corpus, tmp_path / "two", "--workers", 2)
     one, two = contents(tmp_path / "one"), contents(tmp_path / "two")

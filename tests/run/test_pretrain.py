@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from electra import cli
 from electra.pretraining.step import PretrainPart, PretrainProblem
-from electra.run.pretrain import read_settings
+from pretrain_settings import read_settings
 
 
 @pytest.fixture

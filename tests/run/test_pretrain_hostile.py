@@ -38,6 +38,15 @@ def test_broken_lines_of_the_logs_are_left_out_and_said(runs, half, whole, capsy
     assert steps == [10, 20]
 
 
+def test_a_run_without_any_checkpoint_begins_again_and_logs_each_step_once(runs, half, whole):
+    shutil.rmtree(half / "checkpoints")
+    runs.pretrain(half)
+    runs.assert_same(half, whole)
+    records = [json.loads(line) for line in (half / "metrics.jsonl").read_text().splitlines()]
+    steps = [record["step"] for record in records if record["kind"] == "train"]
+    assert steps == sorted(set(steps))
+
+
 @pytest.mark.parametrize("valid_rows", [16, 0])
 def test_a_model_that_computes_nothing_is_no_result(runs, tmp_path, capsys, valid_rows):
     run, keys = tmp_path / "run", {"train__steps": 2, "valid_rows": valid_rows}

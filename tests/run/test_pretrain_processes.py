@@ -5,17 +5,17 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from electra import cli
 from electra.train import checkpoint
+from ports import free_port
+from processes import start
 
 pytestmark = pytest.mark.slow
 
@@ -49,15 +49,12 @@ sys.exit(cli.main())
 
 def launch(command, **environment):
     everything = {**os.environ, **{key: str(value) for key, value in environment.items()}}
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, *command], env=everything, stderr=subprocess.PIPE)
+    return start([sys.executable, "-c", SCRIPT, *command], env=everything, stderr=subprocess.PIPE)
 
 
 def launch_world(size, command, **environment):
     """What torchrun does, with fewer processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": size}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": size}
     return [launch(command, **place, RANK=rank, LOCAL_RANK=rank, **environment) for rank in range(size)]
 
 
@@ -119,16 +116,21 @@ def test_torchrun_starts_it_as_a_person_would(runs, tmp_path):
     runs.assert_same_work(tmp_path / "run", tmp_path / "alone", precision="fp32")
 
 
+def train_and_kill(size, command, out):
+    """Begin a run with so many processes, and kill them after a checkpoint of step 5."""
+    processes = launch_world(size, command)
+    wait_for(out / "checkpoints" / "step-00000005", processes)
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.communicate()
+
+
 @MANY_PROCESSES
 def test_a_run_of_two_processes_is_exact_and_goes_on_with_one(runs, tmp_path):
     changes = {"model__dropout": 0.0, "checkpoint__save_every": 5}
     finish(launch_world(2, runs.words(tmp_path / "whole", **changes)))
-    parts = launch_world(2, runs.words(tmp_path / "parts", **changes))
-    wait_for(tmp_path / "parts" / "checkpoints" / "step-00000005", parts)
-    for process in parts:
-        process.kill()
-    for process in parts:
-        process.communicate()
+    train_and_kill(2, runs.words(tmp_path / "parts", **changes), tmp_path / "parts")
     shutil.copytree(tmp_path / "parts", tmp_path / "alone")
     finish(launch_world(2, runs.words(tmp_path / "parts", **changes)))
     runs.assert_same(tmp_path / "whole", tmp_path / "parts")
@@ -137,6 +139,16 @@ def test_a_run_of_two_processes_is_exact_and_goes_on_with_one(runs, tmp_path):
     )
     last = [runs.lines(tmp_path / name, "train")[-1]["loss"] for name in ("whole", "alone")]
     assert last[0] == pytest.approx(last[1], rel=1e-3)
+
+
+@MANY_PROCESSES
+def test_so_is_one_of_four_that_add_up_in_the_same_order_after_a_kill(runs, tmp_path):
+    changes = {"model__dropout": 0.0, "checkpoint__save_every": 5, "train__steps": 12}
+    finish(launch_world(4, runs.words(tmp_path / "whole", **changes)))
+    command = runs.words(tmp_path / "parts", **changes)
+    train_and_kill(4, command, tmp_path / "parts")
+    finish(launch_world(4, command))
+    runs.assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_no_number_on_one_process_is_skipped_by_both(runs, tmp_path):
@@ -150,6 +162,14 @@ def test_no_number_on_one_process_is_skipped_by_both(runs, tmp_path):
         False,
         False,
     ]
+
+
+def test_what_the_first_process_cannot_read_is_refused_by_both(runs, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").glob("*/model.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1])
+    messages = finish(launch_world(2, runs.words(tmp_path / "run")), code=cli.BAD_INPUT)
+    assert all("none is whole" in message for message in messages)
 
 
 def test_a_signal_to_one_process_stops_and_saves_both(runs, tmp_path):
@@ -174,6 +194,11 @@ def test_sharded_weights_learn_the_same_and_checkpoints_are_of_one_kind(runs, tm
     # The last checkpoint but one of each, continued in the other way, and by one process.
     shutil.rmtree(tmp_path / "ddp" / "checkpoints" / "step-00000012")
     allow = {"resume__allow_changes": "all"}
+    # Resumed by as many processes in the same way, it is the same run bit for bit.
+    shutil.copytree(tmp_path / "fsdp", tmp_path / "fsdp again")
+    shutil.rmtree(tmp_path / "fsdp again" / "checkpoints" / "step-00000012")
+    finish(launch_world(2, runs.words(tmp_path / "fsdp again", **changes, train__parallel="fsdp")))
+    runs.assert_same(tmp_path / "fsdp", tmp_path / "fsdp again")
     shutil.copytree(tmp_path / "ddp", tmp_path / "ddp to fsdp")
     finish(launch_world(2, runs.words(tmp_path / "ddp to fsdp", **changes, **allow, train__parallel="fsdp")))
     shutil.rmtree(tmp_path / "fsdp" / "checkpoints" / "step-00000012")
@@ -202,7 +227,7 @@ def test_muon_in_several_processes_with_whole_or_sharded_matrices(runs, tmp_path
         # The rows of an orthogonal matrix depend on each other: in shards that were orthogonalised on their
         # own the two halves of a step would differ from the whole by as much as they are.
         one, several = (
-            load_file(tmp_path / run / "checkpoints" / "step-00000004" / "model.safetensors")
+            checkpoint.read_checkpoint(4, tmp_path / run / "checkpoints" / "step-00000004").tensors["model"]
             for run in ("one", way)
         )
         name = "discriminator.layers.1.feed_forward.inner.weight"
@@ -234,10 +259,11 @@ def test_killed_at_any_moment_twenty_times_it_ends_bit_for_bit_the_same(runs, tm
     runs.assert_same(run, tmp_path / "whole")
 
 
+@pytest.mark.long(reason="300 steps that are saved every fourth, lest it ends before it is killed")
 def test_a_supervisor_starts_again_after_a_crash(runs, tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-m", "electra", *runs.words(run, train__steps=300), "--max_restarts=3"]
-    supervisor = subprocess.Popen(command, stderr=subprocess.PIPE)
+    supervisor = start(command, stderr=subprocess.PIPE)
     wait_for(run / "checkpoints" / "step-00000008", [supervisor])
     (child,) = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
     os.kill(int(child), signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ import pytest
 from electra import cli
 from electra.train.checkpoint import CheckpointConfig, CheckpointStore
 from electra.train.distributed import World
+from ports import free_port
+from processes import start
 
 # In processes of their own, with less patience than a person has.
 SCRIPT = """
@@ -28,16 +29,10 @@ sys.exit(cli.main())
 """
 
 
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 def launch(command, *, port, ranks=(0, 1), **environment):
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2}
     return [
-        subprocess.Popen(
+        start(
             [sys.executable, "-c", SCRIPT, *command],
             env={
                 **os.environ,
@@ -52,20 +47,16 @@ def launch(command, *, port, ranks=(0, 1), **environment):
 @pytest.fixture
 def pair(runs, tmp_path):
     """Two processes in the middle of a run."""
-    started = []
 
-    def start(**environment):
+    def launched(**environment):
         command = runs.words(tmp_path / "run", train__steps=10**5, log__evaluate_every=10**5)
-        started.extend(launch(command, port=free_port(), **environment))
+        started = launch(command, port=free_port(), **environment)
         while not (tmp_path / "run" / "checkpoints" / "step-00000004").exists():
             assert all(process.poll() is None for process in started), started[0].communicate()
             time.sleep(0.02)
         return started
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return launched
 
 
 def newest(run):

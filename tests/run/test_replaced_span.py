@@ -15,6 +15,7 @@ pytestmark = pytest.mark.numeric
 
 SPANS = {"objective": "replaced_span", "masking__mask_prob": 0.3, "replaced_span__max_tokens": 4}
 BOUNDARIES = {**SPANS, "replaced_span__boundaries": "on"}
+OWN = {**BOUNDARIES, "replaced_span__length": "own"}
 MODERN = {**SPANS, "model__backbone": "modern", "train__precision": "bf16"}
 
 
@@ -42,7 +43,7 @@ def test_a_run_has_all_losses_and_is_loaded_as_any_other(spans, runs):
         "fixed_auc",
     } <= valid.keys()
     assert 0 < valid["replaced_fraction"] < 0.35
-    assert load(spans).abilities == ("embed", "detect", "fill", "corrupt", "score")
+    assert load(spans).abilities == ("embed", "detect", "fill", "corrupt", "score", "choose")
 
 
 def test_samples_show_rewritten_spans(spans):
@@ -62,7 +63,32 @@ def test_samples_show_rewritten_spans(spans):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [BOUNDARIES, MODERN])
+def test_a_length_of_its_own(runs, tmp_path):
+    run = tmp_path / "run"
+    runs.pretrain(run, **OWN)
+    first, *_, last = (line["metrics"]["length_ratio"] for line in runs.lines(run, "train"))
+    # Ends are learned before anything else.
+    assert 1 < last < first
+    rows = json.loads((run / "samples.jsonl").read_text().splitlines()[-1])["rows"]
+    for row in rows:
+        assert (
+            len({len(row[name]) for name in ("original", "masked", "corrupted", "replaced", "suspicion")})
+            == 1
+        )
+        for original, corrupted, replaced in zip(
+            row["original"], row["corrupted"], row["replaced"], strict=True
+        ):
+            assert original or corrupted
+            # Of a shorter span the rest is gone.
+            assert corrupted in (original, "") or replaced
+    # Spans that are written longer than they were.
+    assert any("" in row["original"] for row in rows)
+    turns = load(run).corrupt(["the old river was in a small city"] * 20, mask_prob=0.5)
+    assert {len(token["corrupted"].split()) for turn in turns for token in turn["tokens"]} > {1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [BOUNDARIES, OWN, MODERN])
 def test_stopped_and_continued_is_the_same(runs, tmp_path, interrupt, changes):
     keys = {**changes, "model__dropout": 0.1, "train__steps": 8, "log__evaluate_every": 4}
     runs.assert_continues_exactly(tmp_path, interrupt, **keys)
@@ -70,7 +96,7 @@ def test_stopped_and_continued_is_the_same(runs, tmp_path, interrupt, changes):
 
 @pytest.mark.slow
 def test_micro_batches_do_the_same_work(runs, tmp_path):
-    keys = {**BOUNDARIES, "model__dropout": 0.0, "train__steps": 4}
+    keys = {**OWN, "model__dropout": 0.0, "train__steps": 4}
     for name, rows in (("whole", 8), ("parts", 3)):
         runs.pretrain(tmp_path / name, train__micro_batch=rows, **keys)
     runs.assert_same_work(tmp_path / "whole", tmp_path / "parts", precision="fp32")
@@ -109,6 +135,7 @@ def test_layers_that_are_computed_twice_give_the_same(runs, tmp_path):
         ({"replaced_span__max_tokens": 0}, "replaced_span.max_tokens is 0"),
         ({"replaced_span__max_tokens": 33}, "replaced_span.max_tokens is 33, but rows have 32 tokens"),
         ({"masking__mask_prob": 0}, "mask_prob is 0"),
+        ({"replaced_span__length": "own", "masking__mask_token_prob": 0.8}, "mask_token_prob is 0.8"),
         ({"generator__kind": "unigram"}, "generator.kind is unigram"),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_run_has_both_losses_and_is_loaded_with_both_heads(one_pass, runs):
     assert {"mlm_accuracy", "sampled_accuracy", "discriminator_auc", "fixed_auc"} <= valid.keys()
     assert 0 < valid["replaced_fraction"] < 0.2
     model = load(one_pass)
-    assert model.abilities == ("embed", "detect", "fill", "corrupt", "score")
+    assert model.abilities == ("embed", "detect", "fill", "corrupt", "score", "choose")
     assert model.fill(["the old [MASK] was in a city"])[0]["masks"][0]["candidates"]
     assert len(model.detect(["the old river"])[0]["tokens"]) == 3
     manifest = files.read_manifest(one_pass / "final", kind="model")
@@ -97,7 +97,7 @@ def test_a_run_that_guesses_is_continued_between_the_two_times(runs, tmp_path, i
     runs.pretrain(tmp_path / "parts", **keys)
     assert runs.events(tmp_path / "parts", "resumed") == [steps + 1]
     runs.assert_same(tmp_path / "parts", tmp_path / "whole")
-    assert load(tmp_path / "whole").abilities == ("embed", "detect", "fill", "corrupt", "score")
+    assert load(tmp_path / "whole").abilities == ("embed", "detect", "fill", "corrupt", "score", "choose")
     # Rows come twice in a row: as many tokens are in the first step as in the second.
     tokens = [0, *(line["tokens"] for line in runs.lines(tmp_path / "whole", "train"))]
     sizes = [after - before for before, after in pairwise(tokens)]
@@ -109,7 +109,7 @@ def test_a_head_that_sees_cls_is_kept_by_us_and_refused_for_transformers(runs, t
     run = tmp_path / "run"
     runs.pretrain(run, train__steps=2, discriminator_head="with_cls")
     model = load(run)
-    assert model.abilities == ("embed", "detect", "fill", "corrupt", "score")
+    assert model.abilities == ("embed", "detect", "fill", "corrupt", "score", "choose")
     one, two = (model.detect([text])[0]["tokens"][1]["replaced"] for text in ("the river", "the river was"))
     assert one != two
     manifest = files.read_manifest(run / "final", kind="model")

@@ -32,18 +32,25 @@ def model(run):
 @pytest.fixture(scope="module")
 def url(model):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connections, "HEAD_SECONDS", 0.3)
+        patch.setattr(connections, "HEAD_SECONDS", 120.0)
         with serving(build_app(model, limits=Limits())) as address:
             yield address
 
 
-def test_silence_is_not_waited_for(url):
-    with connect(url) as connection:
+@pytest.fixture
+def impatient(url, monkeypatch):
+    """The same server, for those who are to get no answer."""
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    return url
+
+
+def test_silence_is_not_waited_for(impatient):
+    with connect(impatient) as connection:
         assert connection.recv(1) == b""
 
 
-def test_nor_is_a_head_that_comes_drop_by_drop(url):
-    with connect(url) as connection:
+def test_nor_is_a_head_that_comes_drop_by_drop(impatient):
+    with connect(impatient) as connection:
         is_over = threading.Event()
 
         def drip():
@@ -68,13 +75,14 @@ def test_nor_is_a_head_that_comes_drop_by_drop(url):
 
 
 @pytest.mark.slow
-def test_a_connection_serves_many_requests_with_pauses(url):
+def test_a_connection_serves_many_requests_with_pauses(url, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 2.0)
     with connect(url) as connection:
-        for _ in range(3):
+        for pause in (0.0, 2.5, 2.5):
+            # Longer than a head may take, in which nothing is awaited but the next request.
+            time.sleep(pause)
             connection.sendall(HEAD)
             assert read_answer(connection).status == 200
-            # Longer than a head may take, in which nothing is awaited but the next request.
-            time.sleep(0.4)
 
 
 def test_what_is_no_http_is_told_so(url):

@@ -17,10 +17,11 @@ from schemathesis.specs.openapi.checks import (
 from electra.prediction.load import load
 from electra.serve.app import build_app
 from electra.serve.limits import Limits
-from electra.serve.requests import ENDPOINTS, endpoint_of
+from electra.serve.requests import ENDPOINTS, task_endpoint
 from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.choice import MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
+from electra.tasks.families.options import Options
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.table import task_abilities
 from electra.tasks.families.tagging import Tagging
@@ -34,7 +35,7 @@ CHECKS = [
     response_schema_conformance,
 ]
 MODELS = {
-    "a run": (None, ["detect", "fill", "corrupt", "score", "embed"]),
+    "a run": (None, ["detect", "fill", "corrupt", "score", "choose", "embed"]),
     "classes": (Classification(("bad", "good")), ["classify"]),
     "labels": (MultiLabel(("red", "blue")), ["classify"]),
     "values": (Regression(low=1.0, high=5.0), ["classify"]),
@@ -42,6 +43,7 @@ MODELS = {
     "tags": (Tagging(("B-X", "E-X", "I-X", "O", "S-X"), "entities"), ["tag"]),
     "answers": (QuestionAnswering(answerability="on", max_query_length=8), ["answer"]),
     "choices": (MultipleChoice(), ["choose"]),
+    "options": (Options(("bad", "good"), ("old", "new")), ["classify"]),
 }
 
 
@@ -88,23 +90,23 @@ def test_made_up_requests_get_documented_answers(describe, model):
 
 
 def test_every_ability_is_described():
-    assert set(ENDPOINTS) == {"detect", "fill", "corrupt", "score", "embed"}
+    assert set(ENDPOINTS) == {"detect", "fill", "corrupt", "score", "choose", "embed"}
     assert set(task_abilities()) == {"similarity", "classify", "tag", "answer", "choose"}
     for ability in task_abilities():
-        schema = endpoint_of(ability).request.model_json_schema()
+        schema = task_endpoint(ability).request.model_json_schema()
         assert schema["description"]
-        assert schema["examples"] == [endpoint_of(ability).example]
+        assert schema["examples"] == [task_endpoint(ability).example]
         assert all(field["description"] for field in schema["properties"].values())
-        assert TypeAdapter(endpoint_of(ability).results).json_schema()["type"] == "array"
+        assert TypeAdapter(task_endpoint(ability).results).json_schema()["type"] == "array"
 
 
 def test_fields_of_a_family_are_described_and_checked():
-    schema = endpoint_of("choose").request.model_json_schema()
+    schema = task_endpoint("choose").request.model_json_schema()
     assert schema["required"] == ["questions", "choices"]
     assert schema["additionalProperties"] is False
     assert schema["properties"]["choices"]["items"] == {"items": {"type": "string"}, "type": "array"}
-    assert endpoint_of("classify").request.model_json_schema()["required"] == ["texts"]
-    (chosen,) = TypeAdapter(endpoint_of("choose").results).json_schema()["$defs"].values()
+    assert task_endpoint("classify").request.model_json_schema()["required"] == ["texts"]
+    (chosen,) = TypeAdapter(task_endpoint("choose").results).json_schema()["$defs"].values()
     assert set(chosen["properties"]) == {"choice", "text", "probabilities"}
     assert chosen["additionalProperties"] is False
     assert "from 0" in chosen["properties"]["choice"]["description"]
@@ -115,7 +117,7 @@ def test_paths_are_those_that_the_model_has(describe):
         paths = description_of(url)["paths"]
     assert set(paths) == {
         *("/health/live", "/health/ready", "/model"),
-        *("/embed", "/detect", "/fill", "/corrupt", "/score"),
+        *("/embed", "/detect", "/fill", "/corrupt", "/score", "/choose"),
     }
     detect = paths["/detect"]["post"]
     assert detect["operationId"] == "detect"

@@ -18,12 +18,12 @@ from electra.serve.requests import (
 from electra.tasks.families.table import task_abilities
 from running import ask, serving
 
-ABILITIES = (*ENDPOINTS, *task_abilities())
-LIMITS = Limits(max_texts=8, max_characters=1_000)
+ABILITIES = (*ENDPOINTS, *(name for name in task_abilities() if name not in ENDPOINTS))
+LIMITS = Limits(max_texts=8, max_characters=1_000, max_options=4, max_option_characters=30)
 
 
-def read(ability, body, *, limits=LIMITS):
-    request = endpoint_of(ability).request.model_validate(body)
+def read(ability, body, *, limits=LIMITS, is_tuned=True):
+    request = endpoint_of(ability, is_tuned=is_tuned).request.model_validate(body)
     return make_call(ability, request, limits, row_length=32)
 
 
@@ -75,15 +75,15 @@ def test_two_long_texts_cost_more_than_their_characters():
 
 @pytest.mark.parametrize("ability", ABILITIES)
 def test_the_example_of_the_description_is_right(ability):
-    example = endpoint_of(ability).example
+    example = endpoint_of(ability, is_tuned=True).example
     assert read(ability, example).size == len(example.get("texts") or example["questions"])
 
 
 @pytest.mark.parametrize("ability", ABILITIES)
 def test_the_description_has_the_limits_of_the_server(ability):
-    schema = endpoint_of(ability).request.model_json_schema()
+    schema = endpoint_of(ability, is_tuned=True).request.model_json_schema()
     assert schema["additionalProperties"] is False
-    bounds = bounds_schema(endpoint_of(ability), LIMITS)["properties"]
+    bounds = bounds_schema(endpoint_of(ability, is_tuned=True), LIMITS)["properties"]
     assert set(bounds) == set(schema["properties"]) & {
         *("texts", "pairs", "questions", "contexts", "choices")
     }
@@ -93,13 +93,13 @@ def test_the_description_has_the_limits_of_the_server(ability):
 class Part:
     """Stands in for the parts of a model that the app looks at."""
 
-    max_length = 32
+    max_length, task = 32, "everything"
 
 
 class Everything:
     """A model that has every ability, for tests of what comes before the model."""
 
-    path, labels, tuned, reader = "everything", (), None, Part
+    path, labels, tuned, reader, task_ability = "everything", (), Part, Part, None
     abilities = ABILITIES
 
     def tag(self, texts):
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_refused_by_its_name(url, ability, body, field):
     ("ability", "name", "nearest"), [("detect", "text", "texts"), ("answer", "context", "contexts")]
 )
 def test_an_unknown_field_is_refused_with_the_nearest_one(url, ability, name, nearest):
-    answer = ask(url, f"/{ability}", {**endpoint_of(ability).example, name: "secret"})
+    answer = ask(url, f"/{ability}", {**endpoint_of(ability, is_tuned=True).example, name: "secret"})
     assert (answer.status, answer.error["field"]) == (422, name)
     assert f"'{nearest}'" in answer.error["message"]
     assert "secret" not in answer.error["message"]
@@ -219,3 +219,66 @@ def test_any_bytes_get_results_or_an_error(url, body):
         assert [result["text"] for result in answer.content["results"]] == json.loads(body)["texts"]
     else:
         assert answer.error["field"]
+
+
+def options(**changes):
+    """The body of a pre-trained model's `choose`."""
+    return {"texts": ["abcd", "ef"], "options": ["good", "bad"], **changes}
+
+
+def test_a_text_is_read_with_each_option():
+    call = read("choose", options(by="detection"), is_tuned=False)
+    assert call.columns == {"texts": ["abcd", "ef"]}
+    assert call.options == {"options": ["good", "bad"], "template": "It was {}.", "by": "detection"}
+    assert (call.size, call.cost) == (2, 2 * (6 + 2 * len("It was {}.") + len("goodbad")))
+    # One more reading for each token of an option, roughly.
+    slower = read("choose", options(by="auto"), is_tuned=False)
+    assert slower.cost == call.cost + 6 + 2 * len("It was {}.good")
+    with pytest.raises(ApiError) as caught:
+        read("choose", options(texts=["a" * 500]), is_tuned=False)
+    assert (caught.value.status_code, caught.value.error.field) == (422, "texts")
+
+
+def test_a_text_that_is_read_several_times_costs_more():
+    request = endpoint_of("classify", is_tuned=True).request.model_validate({"texts": ["abc"]})
+    assert make_call("classify", request, LIMITS, row_length=32, num_readings=5).cost == 15
+
+
+def test_options_are_bounded_and_described():
+    endpoint = endpoint_of("choose", is_tuned=False)
+    assert bounds_schema(endpoint, LIMITS)["properties"] == {
+        "texts": {"maxItems": 8},
+        "options": {"maxItems": 4},
+    }
+    assert endpoint.request.model_json_schema()["properties"]["options"]["minItems"] == 2
+
+
+class PreTrained(Everything):
+    tuned, abilities = None, tuple(ENDPOINTS)
+
+
+@pytest.fixture(scope="module")
+def pretrained_url():
+    with serving(build_app(PreTrained(), limits=LIMITS)) as address:
+        yield address
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"options": ["a", "b", "c", "d", "e"]}, "options"),
+        ({"options": ["a"]}, "options"),
+        ({"options": ["a", 1]}, "options[1]"),
+        ({"options": ["a", "b" * 31]}, "options[1]"),
+        ({"options": "ab"}, "options"),
+        ({"options": ["a", "\udc80"]}, "options[1]"),
+        ({"template": "{}" + "a" * 30}, "template"),
+        ({"template": 3}, "template"),
+        ({"by": "both"}, "by"),
+        ({"choices": [["a", "b"]]}, "choices"),
+        ({"texts": ["a"] * 9}, "texts"),
+    ],
+)
+def test_wrong_options_are_refused_by_their_name(pretrained_url, changes, field):
+    answer = ask(pretrained_url, "/choose", json.dumps(options(**changes)).encode())
+    assert (answer.status, answer.error["field"]) == (422, field)

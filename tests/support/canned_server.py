@@ -20,6 +20,10 @@ SUSPICIONS = {"ate": 0.934, "wine": 0.61, "ing": 0.8}
 """Token -> how probably it was replaced; others little."""
 REWRITTEN = {"cooked": "ate", "meal": "moon"}
 """What the generator always writes instead; the discriminator sees one of them, and suspects `wine`."""
+PHRASES = ["The old city", "was", "full of music", "and", "wine"]
+"""A text that a generator of whole phrases has cut up; it rewrites the third, and the fourth as it was."""
+WRITTEN = {"full of music": ("without 🙂 any snow", 0.7), "and": ("and", 0.1), "wine": (None, 0.61)}
+"""What it writes; None: it does not."""
 VECTORS = {"cat": [1.0, 0.0], "kitten": [0.8, 0.6], "shares": [0.0, 1.0]}
 
 
@@ -28,6 +32,7 @@ class Stub:
     """What the server is to answer, and what it was asked."""
 
     abilities: list[str] = field(default_factory=lambda: ["embed", "detect", "fill", "corrupt"])
+    task: str | None = None
     labels: list[str] = field(default_factory=list)
     classified: dict[str, Any] = field(default_factory=dict)
     key: str | None = None
@@ -42,7 +47,7 @@ class Stub:
     def model(self) -> dict[str, Any]:
         limits = {"max_texts": 64, "max_characters": 10_000}
         facts = {"name": "tiny", "labels": self.labels, "max_length": 128, "limits": limits}
-        return {**facts, "abilities": self.abilities}
+        return {**facts, "abilities": self.abilities, "task": self.task}
 
 
 def tokens(text: str) -> Iterator[tuple[str, int, int]]:
@@ -84,7 +89,34 @@ def fill(stub: Stub, body: dict[str, Any]) -> list[Any]:
 
 
 def corrupt(stub: Stub, body: dict[str, Any]) -> list[Any]:
-    return [rewritten(text) for text in body["texts"]]
+    return [in_phrases(text) if text == " ".join(PHRASES) else rewritten(text) for text in body["texts"]]
+
+
+def in_phrases(text: str) -> dict[str, Any]:
+    """Tokens of phrases that stay, one entry for each that was masked."""
+    found, start, judged = "", 0, []
+    for number, phrase in enumerate(PHRASES):
+        written, doubt = WRITTEN.get(phrase, (None, 0.02))
+        for old in phrase.split() if written is None else [phrase]:
+            new = written or old
+            found += " " if found else ""
+            judged.append(
+                {
+                    "text": old,
+                    "start": start,
+                    "end": start + len(old),
+                    "original": old,
+                    "corrupted": new,
+                    "corrupted_start": len(found),
+                    "corrupted_end": len(found) + len(new),
+                    "masked": written is not None,
+                    "replaced": new != old,
+                    "suspicion": doubt,
+                    "phrase": number,
+                }
+            )
+            found, start = found + new, start + len(old) + 1
+    return {"text": text, "corrupted": found, "tokens": judged}
 
 
 def rewritten(text: str) -> dict[str, Any]:
@@ -104,6 +136,7 @@ def rewritten(text: str) -> dict[str, Any]:
                 "masked": new != token,
                 "replaced": new != token,
                 "suspicion": suspicion(new),
+                "phrase": None,
             }
         )
         found, done = found + new, end
@@ -145,14 +178,14 @@ def answer(stub: Stub, body: dict[str, Any]) -> list[Any]:
 
 
 def choose(stub: Stub, body: dict[str, Any]) -> list[Any]:
-    """The last choice."""
+    """The last choice, of those of each question or of the same options for all texts."""
     return [
         {
             "choice": len(choices) - 1,
             "text": choices[-1],
             "probabilities": [*[0.25 / (len(choices) - 1)] * (len(choices) - 1), 0.75],
         }
-        for choices in body["choices"]
+        for choices in body.get("choices") or [body["options"] for _ in body["texts"]]
     ]
 
 
@@ -183,7 +216,7 @@ class Handler(BaseHTTPRequestHandler):
         self.stub.asked.append((ability, body))
         for text in body.get("texts", []):
             if text in self.stub.held:
-                self.stub.held[text].wait(10)
+                self.stub.held[text].wait(120)
         self.reply(lambda: {"results": ROUTES[ability](self.stub, body)})
 
     def reply(self, answer: Any) -> None:

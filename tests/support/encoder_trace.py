@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from electra.model.encoder import Attention, AttentionInputs, Encoder, attention_map, rotate
+from electra.model.attention import attention_map, rotate
+from electra.model.encoder import Attention, AttentionInputs, Encoder
 
 
 class Trace(NamedTuple):

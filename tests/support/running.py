@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from electra.serve.app import Server, listen, url_of
 
-PATIENCE = 30.0
+PATIENCE = 300.0
+"""Seconds: tests share the machine."""
 
 
 class Answer(NamedTuple):

@@ -16,7 +16,8 @@ from electra.model.sizes import EncoderConfig
 from electra.model.store import open_model
 from electra.seeds import torch_generator
 from electra.tasks.batches import collate
-from electra.tasks.families.answering import AnswerExample, QuestionAnswering, answer_mask
+from electra.tasks.families.answering import QuestionAnswering, answer_mask
+from electra.tasks.families.answers import AnswerExample
 from electra.tasks.families.choice import ChoiceExample, MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.family import TextExample

@@ -4,8 +4,7 @@ import torch
 from torch import nn
 
 from electra.errors import InputError
-from electra.tasks import precision as precisions
-from electra.tasks.precision import Ranking, choose, computing, convert, difference, lacks_bf16
+from electra.tasks.precision import Ranking, choose, computing, convert, difference
 from electra.train import devices
 
 CPU = torch.device("cpu")
@@ -60,30 +59,12 @@ def test_auto_takes_what_says_the_same(module, monkeypatch, said, chosen):
 
 def test_auto_on_this_machine_is_what_was_measured_or_known(module, monkeypatch):
     monkeypatch.delenv(devices.AUTO_PRECISION, raising=False)
-    monkeypatch.setattr(precisions, "lacks_bf16", lambda: False)
+    monkeypatch.setattr(devices, "lacks_bf16", lambda: False)
     monkeypatch.setattr(devices, "_fastest_precision", lambda _: "bf16")
     assert choose("auto", CPU, [module], lambda _: "the same").name == "bf16"
-    monkeypatch.setattr(precisions, "lacks_bf16", lambda: True)
+    monkeypatch.setattr(devices, "lacks_bf16", lambda: True)
     monkeypatch.setattr(devices, "_fastest_precision", never)
     assert choose("auto", CPU, [module], never).name == "fp32"
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("model name\t: x\nflags\t\t: fpu avx2 avx512_bf16\n", False),
-        ("flags\t\t: fpu amx_bf16\n", False),
-        ("Features\t: fp asimd bf16\n", False),
-        ("flags\t\t: fpu avx2 avx512f\n", True),
-        ("processor\t: 0\n", False),
-        (None, False),
-    ],
-)
-def test_a_processor_without_instructions_is_known_by_its_flags(tmp_path, monkeypatch, content, expected):
-    if content is not None:
-        (tmp_path / "cpuinfo").write_text(content)
-    monkeypatch.setattr(precisions, "_CPUINFO", tmp_path / "cpuinfo")
-    assert lacks_bf16() is expected
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from electra.model.encoder import Encoder
 from electra.model.sizes import EncoderConfig
 from electra.tasks.data.columns import OwnTaskConfig
 from electra.tasks.data.glue import TASKS
-from electra.tasks.families.answering import AnswerExample, QuestionAnswering
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.answers import AnswerExample
 from electra.tasks.families.choice import ChoiceExample, MultipleChoice
 from electra.tasks.families.classification import Classification, Regression
 from electra.tasks.families.family import TextExample

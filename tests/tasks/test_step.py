@@ -3,6 +3,7 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,7 +51,7 @@ def choices_of(opinions):
 def build(tiny_config, tokenizer, make_opinions):
     """`build(tasks=("mood",), share=Share(), dropout=0.1)`: a problem with 29 opinions to train on."""
 
-    def build(*, tasks=("mood",), share=None, dropout=0.1, seed=0, held=("mood",), train=29):
+    def build(*, tasks=("mood",), share=None, dropout=0.1, seed=0, held=("mood",), train=29, mask_prob=0.0):
         config = dataclasses.replace(
             tiny_config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
         )
@@ -89,6 +90,7 @@ def build(tiny_config, tokenizer, make_opinions):
             device=CPU,
             tokenizer=tokenizer,
             flops_per_token=1.0,
+            mask_prob=mask_prob,
         )
 
     return build
@@ -104,21 +106,44 @@ def gradients(problem, work):
     ]
 
 
+@pytest.mark.parametrize("mask_prob", [0.0, 0.3])
 @pytest.mark.parametrize("number", [0, 1, 2, 3])
-def test_micro_batches_and_processes_add_up_to_the_batch(build, number):
-    whole = build(dropout=0.0)
+def test_micro_batches_and_processes_add_up_to_the_batch(build, number, mask_prob):
+    whole = build(dropout=0.0, mask_prob=mask_prob)
     loss, expected = gradients(whole, whole.begin(step=0, batch_number=number))
     shares = [[Share(micro_batch=3)], [Share(rank=rank, world_size=3, micro_batch=2) for rank in range(3)]]
     for group in shares:
         results = []
         for share in group:
-            part = build(dropout=0.0, share=share)
+            part = build(dropout=0.0, share=share, mask_prob=mask_prob)
             work = part.begin(step=0, batch_number=number)
             results.append(gradients(part, work))
             assert work.tokens == whole.begin(step=0, batch_number=number).tokens
         assert sum(result[0] for result in results) == pytest.approx(loss, rel=1e-5)
         for tensors in zip(expected, *(result[1] for result in results), strict=True):
             torch.testing.assert_close(sum(tensors[1:]), tensors[0], rtol=1e-4, atol=1e-6)
+
+
+def test_tokens_are_hidden_while_training_and_anew_in_each_epoch(build, tokenizer):
+    problem, plain = build(mask_prob=0.3), build()
+
+    def ids(problem, number):
+        (part,) = problem.begin(step=0, batch_number=number).parts
+        return np.concatenate([row.input_ids for unit in part.units for row in unit])
+
+    hidden, shown = ids(problem, 0), ids(plain, 0)
+    is_hidden = hidden != shown
+    assert set(hidden[is_hidden].tolist()) == {tokenizer.mask_id}
+    assert not np.isin(shown[is_hidden], [tokenizer.cls_id, tokenizer.sep_id]).any()
+    assert 0.1 < is_hidden.mean() < 0.5
+    np.testing.assert_array_equal(ids(problem, 0), hidden)
+    again = [
+        sum((ids(problem, number) == tokenizer.mask_id).sum() for number in range(start, start + 4))
+        for start in (0, problem.train.num_batches)
+    ]
+    assert again[0] != again[1]
+    for row in (row for rows in problem.train.tasks["mood"][0] for row in rows):
+        assert tokenizer.mask_id not in row.input_ids
 
 
 def test_a_batch_is_the_mean_over_its_units(build):

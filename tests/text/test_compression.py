@@ -57,6 +57,23 @@ def test_a_skippable_frame_as_of_pzstd_is_skipped(tmp_path):
     assert read(tmp_path / "a", "zstd", data) == (b"one two", [])
 
 
+@pytest.mark.parametrize("kind", COMPRESS)
+@pytest.mark.parametrize("change", ["grows", "is cut", "is touched"])
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path, kind, change):
+    path, data = tmp_path / "a", COMPRESS[kind](TEXT)
+    path.write_bytes(data)
+    source = Source(
+        path=str(path), format="text", compression=kind, bytes=len(data), modified=path.stat().st_mtime_ns
+    )
+    problems: list[ReadProblem] = []
+    pieces = read_pieces(Reading(source=source, tally=Tally(), quarantine=problems.append), piece_bytes=1000)
+    next(pieces)
+    os.truncate(path, {"grows": len(data) + 8, "is cut": len(data) // 2, "is touched": len(data)}[change])
+    os.utime(path, ns=(0, source.modified + 1))
+    list(pieces)
+    assert any(problem.reason.startswith("changed while the corpus was read") for problem in problems)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_breaks_off_gives_all_before_it(tmp_path, kind):
     data = COMPRESS[kind](TEXT)

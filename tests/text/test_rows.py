@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from electra import cli
 from electra.errors import InputError
-from electra.text.rows import AsGoogle, FullRows, Rows
+from electra.text.rows import AsGoogle, FullRows, Rows, joined_arrays, shard_arrays
 
 
 def document(*line_lengths):
@@ -100,3 +100,16 @@ def test_a_damaged_shard_is_found_when_it_is_first_read(tmp_path, part):
     content[-1] ^= 1
     shard.write_bytes(content)
     assert len(rows[0].ids)
+
+
+def test_parts_join_to_the_rows_of_the_whole():
+    rng = np.random.default_rng(0)
+    examples = [
+        tuple(rng.integers(5, 99, size, np.uint32) for size in rng.integers(1, 9, 2)) for _ in range(20)
+    ]
+    ids = {"cls_id": 2, "sep_id": 3, "vocab_size": 99}
+    parts = [shard_arrays(examples[start:end], **ids) for start, end in ((0, 7), (7, 7), (7, 20))]
+    joined, whole = joined_arrays(parts), shard_arrays(examples, **ids)
+    assert joined.keys() == whole.keys()
+    for key, array in whole.items():
+        np.testing.assert_array_equal(joined[key], array, strict=True)

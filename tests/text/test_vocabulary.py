@@ -11,6 +11,7 @@ import pytest
 
 from electra.errors import InputError
 from electra.text.tokenizer import SPECIAL_TOKENS, TokenizerConfig, train
+from electra.text.vocabulary import WordCutter, count_characters, make_normalizer, make_pre_tokenizer
 
 ENGLISH = "The history of the café begins in the seventeenth century, when coffee came to Europe."
 KOREAN = "대한민국의 수도는 서울이며, 한국어를 공용어로 사용한다."
@@ -174,3 +175,21 @@ def test_a_sample_without_words_is_refused(texts):
 def test_bad_options_are_refused(option, message):
     with pytest.raises(InputError, match=message):
         TokenizerConfig(**option)
+
+
+@pytest.mark.parametrize("case", ["lower", "keep"])
+@pytest.mark.parametrize("algorithm", ["wordpiece", "bpe"])
+def test_words_are_those_of_the_library(algorithm, case):
+    rng = random.Random(0)
+    normalizer = make_normalizer(case=case, accents="strip", cjk="split")
+    cutter = WordCutter(normalizer, make_pre_tokenizer(algorithm))
+    texts = [f"a{chr(code)}B" for code in range(0x250)]
+    texts += ["".join(chr(rng.randrange(32, 127)) for _ in range(9)) for _ in range(500)]
+    for text in texts:
+        cut = cutter.pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
+        assert cutter.words(text) == [word for word, _ in cut]
+
+
+def test_characters_are_counted_as_often_as_their_words():
+    assert count_characters({"aba": 2, "aé": 3, "\U0001f600": 1}) == {"a": 7, "b": 2, "é": 3, "\U0001f600": 1}
+    assert count_characters({}) == {}

@@ -1,5 +1,7 @@
 """What can happen to checkpoints on the disk: nothing is taken for what it is not."""
 
+import hashlib
+import json
 import os
 import pickle
 import re
@@ -7,6 +9,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from electra import files
 from electra.errors import InputError
@@ -57,9 +60,9 @@ def test_a_folder_under_another_steps_name_is_refused(store, problems):
 
 def test_a_checkpoint_of_a_later_format_is_not_guessed_at(store, problems):
     path = store.folder / "step-00000002"
-    files.write_manifest(path, {"kind": "checkpoint", "format_version": 2, "step": 2})
+    files.write_manifest(path, {"kind": "checkpoint", "format_version": 3, "step": 2})
     assert store.load_latest(problems.append).step == 1
-    assert re.search(r"step-00000002.*\b2\b.*\b1\b", problems[0])
+    assert re.search(r"step-00000002.*\b3\b.*\b1 to 2\b", problems[0])
 
 
 def test_if_all_are_bad_it_stops_and_names_each(store, problems):
@@ -146,3 +149,89 @@ def test_a_malicious_pickle_is_never_executed(store, problems, tmp_path, name, s
     assert store.load_latest(problems.append).step == (2 if harmless else 1)
     assert harmless or name in problems[0]
     assert not proof.exists()
+
+
+def resealed(folder, *, version, tensors, metadata):
+    """A checkpoint of step 2 that somebody has made, with checksums that fit."""
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "state.json").write_text('{"step": 2}')
+    names = {1: "model.safetensors", 2: "model-00001-of-00001.safetensors"}
+    save_file(tensors, folder / names[version], metadata=metadata)
+    files.write_manifest(folder, {"kind": "checkpoint", "format_version": version, "step": 2})
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("metadata", [{"shared": '{"x": []}'}, {"shared": "[1]"}, {"rows": "[1]"}], ids=str)
+def test_metadata_of_another_form_are_damage(store, problems, version, metadata):
+    path = store.folder / "step-00000002"
+    resealed(path, version=version, tensors={"weight": torch.ones(60)}, metadata=metadata)
+    assert store.load_latest(problems.append).step == 1
+    assert re.search(r"step-00000002.*model.*\.safetensors", problems[0])
+
+
+def test_names_take_no_memory(store, problems):
+    names = json.dumps({f"name{number}": "weight" for number in range(200)})
+    made = {"tensors": {"weight": torch.ones(60)}, "metadata": {"shared": names}}
+    path = store.folder / "step-00000002"
+    resealed(path, version=1, **made)
+    found = store.load(2).tensors["model"]
+    assert len(found) == 201
+    assert len({tensor.data_ptr() for tensor in found.values()}) == 1
+    # Who writes parts never shares.
+    resealed(path, version=2, **made)
+    assert store.load_latest(problems.append).step == 1
+    assert "shared" in problems[0]
+
+
+class First:
+    """The first of two processes, which keeps what it says and sends."""
+
+    def __init__(self):
+        self.sent = []
+
+    def first_says(self, act):
+        self.said = act()
+        return self.said
+
+    def send_from_first(self, tensor):
+        self.sent.append(tensor)
+
+
+class Other:
+    """The second of them."""
+
+    def __init__(self, first):
+        self.said, self.sent = first.said, iter(first.sent)
+
+    def first_says(self, act):
+        return self.said
+
+    def send_from_first(self, tensor):
+        tensor.copy_(next(self.sent))
+
+
+def test_a_tensor_of_several_names_is_sent_once_to_others_and_takes_their_memory_once(store):
+    path = store.folder / "step-00000002"
+    tensors = {"weight": torch.ones(60), "bias": torch.arange(3.0)}
+    resealed(path, version=1, tensors=tensors, metadata={"shared": '{"tied": "weight"}'})
+    first = First()
+    ours = dict(checkpoint.read_by_first(first, lambda: store.load(2)).tensors["model"])
+    theirs = checkpoint.read_by_first(Other(first), lambda: None).tensors["model"]
+    assert len(first.sent) == 2
+    for found in (ours, theirs):
+        assert found.keys() == {"weight", "bias", "tied"}
+        assert found["tied"].data_ptr() == found["weight"].data_ptr()
+        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+
+
+def test_files_elsewhere_are_not_read(store, problems):
+    path, elsewhere = store.folder / "step-00000002", store.folder / "elsewhere.safetensors"
+    shutil.copy(path / "model.safetensors", elsewhere)
+    content = json.loads((path / files.MANIFEST).read_bytes())
+    del content["manifest_sha256"]
+    content["files"]["../elsewhere.safetensors"] = content["files"]["model.safetensors"]
+    checksum = hashlib.sha256(files.to_json(content)).hexdigest()
+    files.write_json(path / files.MANIFEST, {**content, "manifest_sha256": checksum})
+    assert store.load_latest(problems.append).step == 1
+    assert "elsewhere.safetensors" in problems[0]

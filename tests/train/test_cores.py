@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from electra.errors import InputError
-from electra.model.encoder import Dropout, drop, own_dropout, seed_dropout
+from electra.model.dropout import Dropout, drop, own_dropout, seed_dropout
 from electra.train import cores
 from electra.train.distributed import World
 from electra.train.engine import Engine
@@ -198,6 +198,18 @@ def test_the_faster_way_is_chosen_by_later_steps(together, apart, expected):
     assert set(steps) <= {1, 4}
     if together > 5:
         assert steps == [1]
+
+
+def test_small_steps_are_repeated_until_a_disturbance_is_over():
+    steps = []
+
+    def seconds(number):
+        steps.append(number)
+        is_disturbed = number == 4 and steps.count(4) < 8
+        return 0.05 if is_disturbed else 0.04 if number == 1 else 0.03
+
+    assert cores.fastest_way(seconds, cores=4) == 4
+    assert len(steps) < 40
 
 
 ALONE = World()

@@ -50,6 +50,24 @@ def test_autocast_computes_in_the_precision():
         assert (weight @ weight).dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("model name\t: x\nflags\t\t: fpu avx2 avx512_bf16\n", False),
+        ("flags\t\t: fpu amx_bf16\n", False),
+        ("Features\t: fp asimd bf16\n", False),
+        ("flags\t\t: fpu avx2 avx512f\n", True),
+        ("processor\t: 0\n", False),
+        (None, False),
+    ],
+)
+def test_a_processor_without_instructions_is_known_by_its_flags(tmp_path, monkeypatch, content, expected):
+    if content is not None:
+        (tmp_path / "cpuinfo").write_text(content)
+    monkeypatch.setattr(devices, "_CPUINFO", tmp_path / "cpuinfo")
+    assert devices.lacks_bf16() is expected
+
+
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=r"train\.device.*cuda"):
@@ -127,6 +145,9 @@ def test_every_row_is_plausible():
         assert 8e9 <= row.memory <= 1e12
         assert 0 < row.achievable < 1
         assert row.price > 0
+        for gigabits, microseconds in (row.link, row.network):
+            assert 1 <= gigabits <= 10_000
+            assert 1 <= microseconds <= 1000
         assert row.format in ("fp16", "bf16")
 
 

@@ -180,6 +180,18 @@ def test_matrices_become_nearly_orthogonal(shape: tuple[int, int]) -> None:
         )
 
 
+@pytest.mark.parametrize("shape", [(40, 12), (12, 40), (12, 24)])
+@pytest.mark.parametrize("rank", [12, 5])
+def test_wide_matrices_are_iterated_on_their_rows_alone(shape: tuple[int, int], rank: int) -> None:
+    """The same polynomial as on the matrix itself, which double precision is computed with."""
+    random = torch.Generator().manual_seed(1)
+    left, right = (torch.randn(3, size, rank, generator=random, dtype=torch.float64) for size in shape)
+    before = (torch.linalg.qr(left)[0] * torch.logspace(-4, 0, rank)) @ torch.linalg.qr(right)[0].mT
+    expected = orthogonalised(before, dtype=torch.float64)
+    found = orthogonalised(before.float(), dtype=torch.float32)
+    assert (found - expected).norm() < 1e-3 * expected.norm()
+
+
 def test_a_matrix_without_gradient_is_not_moved() -> None:
     zero = orthogonalised(torch.zeros(2, 3, 4), dtype=torch.float32)
     assert torch.equal(zero, torch.zeros(2, 3, 4))

@@ -1,8 +1,12 @@
+import os
 import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
+from electra.train import signals
 from electra.train.signals import Request, Requests, supervise
 
 
@@ -45,6 +49,25 @@ def test_a_second_interrupt_ends_at_once_but_an_echo_of_the_first_does_not(tmp_p
         monkeypatch.setattr(requests, "_impatient", 0.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_process_that_gets_little_of_its_core_is_not_idle():
+    before, core = os.sched_getaffinity(0), min(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    neighbour = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    )
+    try:
+        neighbour.stdout.readline()
+        begun, used, asked_for = time.monotonic(), time.process_time(), signals._seconds_asked_for()
+        # Until it is seen to share the core.
+        while (seconds := time.monotonic() - begun) < 0.5 or time.process_time() - used > 0.7 * seconds:
+            pass
+        assert signals._seconds_asked_for() - asked_for > 0.8 * seconds
+    finally:
+        neighbour.kill()
+        neighbour.communicate()
+        os.sched_setaffinity(0, before)
 
 
 # Counts its starts in a file, and ends with the next of the given exit codes.

@@ -9,7 +9,9 @@
 
 Every number is measured once and kept in a file, so that the command goes on where it was stopped; a
 pre-training that was killed goes on from its checkpoint. The program is not among the settings: after a
-change of the code, give another folder.
+change of the code, give another folder. With a cluster, each pre-training and what is measured of it is done
+by a worker, which must see the data under the same names; budgets of time are equal only on equal machines,
+so the result has the processors.
 
     OUT/cells/*.json    one for each pre-training, fine-tuning or baseline; a hash of its settings is its name
     OUT/runs/*          the pre-trained runs, without their checkpoints
@@ -17,21 +19,27 @@ change of the code, give another folder.
     OUT/quality.json    everything in one file, written after each cell
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import re
 import shutil
 import statistics
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import torch
 
 from electra import config, files, show
 from electra.bench.turns import processor_flags, say
+from electra.cluster import connected
 from electra.demo import tasks as demo
 from electra.errors import InputError, import_extra
 from electra.prediction.load import load
@@ -52,7 +60,7 @@ from electra.train.engine import ENVIRONMENT, json_values
 from electra.train.schedule import parse_duration
 from electra.train.session import CHECKPOINTS
 
-RESULT = "quality.json"
+RESULT, CELLS, RUNS = "quality.json", "cells", "runs"
 RANDOM_WEIGHTS, LINEAR = "random weights", "linear model"
 BUDGETS = ("3m", "10m", "30m")
 FINETUNING = (
@@ -329,6 +337,8 @@ class Plan:
     rows: Sequence[Row]
     budgets: Sequence[Budget]
     columns: Sequence[Column]
+    is_reading: bool = False
+    """Whether nothing is to be measured any more: `NotMeasuredError` where something would be."""
 
     @property
     def out(self) -> Path:
@@ -385,18 +395,30 @@ def check_plan(settings: QualityBenchConfig) -> Plan:
     return dataclasses.replace(plan, columns=read_columns(settings))
 
 
-def measure_quality(settings: QualityBenchConfig) -> dict[str, Any]:
-    """Measure every cell that is not there yet; the result is written after each."""
+class NotMeasuredError(LookupError):
+    """A cell has no file yet."""
+
+
+def measure_quality(
+    settings: QualityBenchConfig, *, cluster: str | None = None, cores: int = 1
+) -> dict[str, Any]:
+    """Measure every cell that is not there yet; the result is written after each.
+
+    On a cluster, each worker has so many cores, and the result is written when all is measured.
+    """
     plan = check_plan(settings)
     plan.out.mkdir(parents=True, exist_ok=True)
     busy = (
         f"{plan.out} is in use by another `electra bench quality`: wait for it, or choose another quality.out"
     )
     with files.locked(plan.out / ".lock", busy=busy):
+        if cluster is not None:
+            measure_on_cluster(plan, cluster, cores=cores)
         result = empty_result(plan)
         for record in measured(plan):
             result["runs" if "tokens" in record else "cells"].append(record)
             result["summary"] = summary(result)
+            result["processors"] = dict(Counter(run["machine"]["cpu"] for run in result["runs"]))
             files.write_json(plan.out / RESULT, result)
     return result
 
@@ -416,6 +438,7 @@ def empty_result(plan: Plan) -> dict[str, Any]:
         "finetune": [*FINETUNING, *plan.settings.finetune],
         "seeds": plan.settings.seeds,
         "finetune_seeds": plan.settings.finetune_seeds,
+        "processors": {},
         "runs": [],
         "cells": [],
         "summary": {},
@@ -426,18 +449,119 @@ def measured(plan: Plan) -> Iterator[dict[str, Any]]:
     """Every cell, from its file or measured now: small budgets first, which tell the most in an hour."""
     for column in plan.columns:
         yield from linear_cell(plan, column)
-    for number, budget in enumerate(plan.budgets):
-        for seed in range(plan.settings.seeds):
-            for row in plan.rows:
-                run = pretrained(plan, row, budget, seed)
-                yield run
-                start = [f"--model={plan.out / run['folder']}"]
-                for column in plan.columns:
-                    place = {"row": row.name, "budget": budget.name, "seed": seed}
-                    yield encoder_cell(plan, column, start, place, {"run": run["id"]})
-            if number == 0:
-                # The last run lends its shape: it has the seed that these weights get.
-                yield from random_cells(plan, run, seed)
+    for one in runs_of(plan):
+        yield from run_records(plan, one)
+
+
+class Run(NamedTuple):
+    """A pre-training."""
+
+    row: Row
+    budget: Budget
+    seed: int
+
+
+def runs_of(plan: Plan) -> list[Run]:
+    """All pre-trainings, in order."""
+    return [
+        Run(row, budget, seed)
+        for budget in plan.budgets
+        for seed in range(plan.settings.seeds)
+        for row in plan.rows
+    ]
+
+
+def run_records(plan: Plan, one: Run) -> Iterator[dict[str, Any]]:
+    """A pre-training and what is measured of it."""
+    row, budget, seed = one
+    run = pretrained(plan, row, budget, seed)
+    yield run
+    start = [f"--model={plan.out / run['folder']}"]
+    for column in plan.columns:
+        place = {"row": row.name, "budget": budget.name, "seed": seed}
+        yield encoder_cell(plan, column, start, place, {"run": run["id"]})
+    if budget == plan.budgets[0] and row == plan.rows[-1]:
+        # The last run lends its shape: it has the seed that these weights get.
+        yield from random_cells(plan, run, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPiece:
+    """A pre-training for a worker of a cluster."""
+
+    plan: Plan
+    run: Run
+    folder: str
+    """The current one, from which data and tasks are named."""
+    kept: Mapping[str, bytes]
+    """Files of the run, if it is there and something else is missing."""
+    cores: int
+
+
+def measure_on_cluster(plan: Plan, address: str, *, cores: int) -> None:
+    """Measure every pre-training that lacks a cell, and keep what comes back as if it were measured here."""
+    pieces = [
+        RunPiece(plan=plan, run=run, folder=str(Path.cwd()), kept=kept_files(plan, run), cores=cores)
+        for run in runs_of(plan)
+        if not is_measured(plan, run)
+    ]
+    if not pieces:
+        return
+
+    def report(piece: RunPiece, node: str) -> None:
+        row, budget, seed = piece.run
+        say(f"{row.name} {budget.name} seed {seed}: measured on node {node}")
+
+    with connected(address) as cluster:
+        say(f"{len(pieces)} pre-trainings on {show.listed([node.name for node in cluster.nodes])}")
+        for _, content in cluster.work(measure_on_node, pieces, cpus=cores, ordered=False, on_done=report):
+            # Runs before the cells that say that they are there.
+            for is_cell in (False, True):
+                files.write_folder(
+                    plan.out,
+                    {name: data for name, data in content.items() if name.startswith(CELLS) == is_cell},
+                )
+
+
+def measure_on_node(piece: RunPiece) -> dict[str, bytes]:
+    """The files of a pre-training and of all that was measured of it."""
+    torch.set_num_threads(piece.cores)
+    require_same_data(piece)
+    with contextlib.chdir(piece.folder), tempfile.TemporaryDirectory(prefix="electra-quality-") as out:
+        files.write_folder(Path(out), piece.kept)
+        settings = dataclasses.replace(piece.plan.settings, out=out)
+        for _ in run_records(dataclasses.replace(piece.plan, settings=settings), piece.run):
+            pass
+        shutil.rmtree(Path(out) / "unfinished", ignore_errors=True)
+        return files.read_folder(Path(out))
+
+
+def require_same_data(piece: RunPiece) -> None:
+    """Refuse a machine that does not see the data, or sees others."""
+    manifest = Path(piece.folder) / piece.plan.settings.data / files.MANIFEST
+    if not manifest.is_file() or files.sha256(manifest) != piece.plan.dataset["sha256"]:
+        raise InputError(
+            f"{manifest.parent} is not there, or has other data than here: all nodes must see quality.data "
+            "and the tasks under the same names, as in a shared folder"
+        )
+
+
+def is_measured(plan: Plan, run: Run) -> bool:
+    """Whether all cells of a pre-training have a file."""
+    try:
+        return all(True for _ in run_records(dataclasses.replace(plan, is_reading=True), run))
+    except NotMeasuredError:
+        return False
+
+
+def kept_files(plan: Plan, run: Run) -> dict[str, bytes]:
+    """The files of a finished pre-training; none if it is not."""
+    name = plan.run_cell(*run).file_name
+    cell, folder = plan.out / CELLS / f"{name}.json", plan.out / RUNS / name
+    if not cell.is_file():
+        return {}
+    found = {f"{RUNS}/{name}/{place}": data for place, data in files.read_folder(folder).items()}
+    return {**found, f"{CELLS}/{name}.json": cell.read_bytes()}
 
 
 def linear_cell(plan: Plan, column: Column) -> Iterator[dict[str, Any]]:
@@ -479,7 +603,7 @@ def encoder_cell(
 def pretrained(plan: Plan, row: Row, budget: Budget, seed: int) -> dict[str, Any]:
     """A pre-training: where it is, what it read and how long it took."""
     cell = plan.run_cell(row, budget, seed)
-    folder = Path("runs") / cell.file_name
+    folder = Path(RUNS) / cell.file_name
 
     def measure() -> dict[str, Any]:
         settings = dataclasses.replace(plan.pretraining(row, budget, seed), out=str(plan.out / folder))
@@ -504,7 +628,7 @@ def pretrained(plan: Plan, row: Row, budget: Budget, seed: int) -> dict[str, Any
 
     record = kept(plan, cell, measure)
     if not (plan.out / folder / FINAL).is_dir():
-        stale = plan.out / "cells" / f"{cell.file_name}.json"
+        stale = plan.out / CELLS / f"{cell.file_name}.json"
         raise InputError(
             f"{stale} says that {plan.out / folder} is finished, but it has no {FINAL}: remove that file to "
             "pre-train it again"
@@ -514,10 +638,12 @@ def pretrained(plan: Plan, row: Row, budget: Budget, seed: int) -> dict[str, Any
 
 def kept(plan: Plan, cell: Cell, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The record of a cell: from its file, or measured and written."""
-    path = plan.out / "cells" / f"{cell.file_name}.json"
+    path = plan.out / CELLS / f"{cell.file_name}.json"
     if path.is_file():
         record: dict[str, Any] = files.read_json(path)["record"]
         return record
+    if plan.is_reading:
+        raise NotMeasuredError(cell.name)
     say(cell.name.replace("-", " "))
     record = measure()
     path.parent.mkdir(parents=True, exist_ok=True)

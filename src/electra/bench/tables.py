@@ -91,6 +91,7 @@ def quality_tables(result: Mapping[str, Any]) -> str:
         turns.machine_line(machine, *precisions),
         f"medians in percent (lowest - highest) of {result['seeds']} pre-trainings",
         *(f"  {heading}: {about}" for heading, about in result["columns"].items()),
+        *processor_lines(result),
     ]
     for budget, by_row in result["summary"].items():
         rows: list[tuple[str, ...]] = [(budget, *result["columns"], "tokens", "tokens/s")]
@@ -107,6 +108,16 @@ def quality_tables(result: Mapping[str, Any]) -> str:
             )
         lines += ["", show.table(rows, numbers=True, gap=3)]
     return "\n".join(lines)
+
+
+def processor_lines(result: Mapping[str, Any]) -> list[str]:
+    """The processors that runs were made on, if they are not all the same."""
+    processors = result.get("processors", {})
+    if len(processors) < 2:
+        return []
+    counts = show.listed([f"{count} runs on {name}" for name, count in sorted(processors.items())])
+    unfair = ": equal times are not equal budgets" if result["unit"] == "seconds" else ""
+    return [f"  {counts}{unfair}"]
 
 
 def quality_cell(found: Mapping[str, Any] | None) -> str:

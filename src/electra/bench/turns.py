@@ -208,6 +208,10 @@ class Turn(NamedTuple):
     """Of its matrix products; None if there are none."""
 
 
+Peak = dict[str, float]
+"""FLOP/s by precision, and bytes/s as `copy`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contest:
     """The contestants, and the work that all of them do."""
@@ -235,24 +239,27 @@ class Contest:
 def run_contest(contest: Contest, command: Command) -> dict[str, Any]:
     """Run all turns of all contestants, and measure the machine's peak before each round.
 
-    In every round they take turns alone first, then beside each number of neighbours.
+    Whoever interrupts it gets the figures of the rounds that are whole, if there is one.
     """
-    company = (0, *contest.neighbours)
-    turns: dict[int, dict[str, list[Turn]]] = {
-        neighbours: {name: [] for name in contest.contestants} for neighbours in company
-    }
-    peaks: list[Peak] = []
-    for number in range(1, contest.repeats + 1):
-        peaks.append(measure_peak(contest.products))
-        for neighbours in company:
-            for name in contest.contestants:
-                beside = f" beside {neighbours}" if neighbours else ""
-                say(f"{contest.title}: round {number} of {contest.repeats}, {name}{beside}")
-                with busy_neighbours(neighbours):
-                    turns[neighbours][name].append(take(command(name), name=name))
-    alone, *others = (figures(turns[neighbours]) for neighbours in company)
+    rounds: list[_Round] = []
+    interrupted = False
+    try:
+        # Kept one by one, as the next one may be interrupted.
+        rounds.extend(_take_round(contest, command, number) for number in range(1, contest.repeats + 1))
+    except KeyboardInterrupt:
+        if not rounds:
+            raise
+        interrupted = True
+        say(f"interrupted: the figures are those of {len(rounds)} of {contest.repeats} rounds")
+    alone, *others = (
+        figures({name: [one.turns[neighbours][name] for one in rounds] for name in contest.contestants})
+        for neighbours in (0, *contest.neighbours)
+    )
+    peaks = [one.peak for one in rounds]
     return {
         **asdict(contest),
+        "repeats": len(rounds),
+        "interrupted": interrupted,
         "machine": describe_machine(),
         "peak": best_of(peaks),
         "peaks": peaks,
@@ -265,6 +272,26 @@ def run_contest(contest: Contest, command: Command) -> dict[str, Any]:
             for neighbours, found in zip(contest.neighbours, others, strict=True)
         },
     }
+
+
+class _Round(NamedTuple):
+    """A turn of every contestant, alone and beside each number of neighbours."""
+
+    peak: Peak
+    turns: dict[int, dict[str, Turn]]
+
+
+def _take_round(contest: Contest, command: Command, number: int) -> _Round:
+    peak = measure_peak(contest.products)
+    turns: dict[int, dict[str, Turn]] = {}
+    for neighbours in (0, *contest.neighbours):
+        turns[neighbours] = {}
+        for name in contest.contestants:
+            beside = f" beside {neighbours}" if neighbours else ""
+            say(f"{contest.title}: round {number} of {contest.repeats}, {name}{beside}")
+            with busy_neighbours(neighbours):
+                turns[neighbours][name] = take(command(name), name=name)
+    return _Round(peak, turns)
 
 
 def figures(turns: Mapping[str, Sequence[Turn]]) -> dict[str, Any]:
@@ -370,9 +397,6 @@ def machine_line(machine: Mapping[str, Any], *more: str) -> str:
     cores, threads = machine["cores"], machine["threads"]
     return ", ".join([f"{machine['cpu']} ({flags})", f"{cores} cores", f"{threads} threads", *more])
 
-
-Peak = dict[str, float]
-"""FLOP/s by precision, and bytes/s as `copy`."""
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 COPY = "copy"

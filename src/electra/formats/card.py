@@ -22,6 +22,7 @@ from electra.errors import InputError
 from electra.formats.modern import PREFIX as OWN_CLASSES
 from electra.formats.modern import auto_class
 from electra.formats.transformers import ExportSource
+from electra.formats.word2vec import VECTORS as VECTORS_FILE
 from electra.model.encoder import Encoder
 from electra.model.names import Role
 from electra.model.store import FINAL, HEAD_WEIGHTS, ModelFolder, open_model
@@ -106,7 +107,7 @@ def model_facts(source: ExportSource) -> Facts:
     return {
         "Encoder": f"{config.num_hidden_layers} layers of {config.hidden_size}, {config.num_attention_heads} "
         f"heads, embeddings of {config.embedding_size}, {config.position_embedding_type} positions"
-        f"{', backbone modern' if config.is_modern else ''}",
+        f"{'' if config.backbone == 'electra' else f', backbone {config.backbone}'}",
         "Parameters": f"{size:,} without a head",
         "Reads": f"{source.max_length} tokens at once",
         "Tokenizer": f"{described['algorithm']} of {words.vocab_size:,} tokens; {cleaning}",
@@ -165,6 +166,9 @@ def origin(source: Mapping[str, Any]) -> str | None:
     """Where an imported model came from."""
     if not source:
         return None
+    if commits := source.get("revisions"):
+        names = (f"{name} at {commit}" for name, commit in zip(source["paths"], commits, strict=True))
+        return f"{source['format']}: {', '.join(names)}, of the Hugging Face Hub"
     paths = source.get("paths") or [source.get("path", "")]
     return f"{source['format']}: {', '.join(Path(path).name for path in paths)}"
 
@@ -389,7 +393,7 @@ def class_lines(architecture: str, lines: Sequence[str], *, more: Sequence[str] 
     ]
 
 
-def with_onnxruntime(source: ExportSource, outputs: Sequence[str]) -> list[str]:
+def with_onnxruntime(source: ExportSource, outputs: Sequence[str], graph_name: str) -> list[str]:
     """How any program uses a graph."""
     comma = "," if len(outputs) == 1 else ""
     return [
@@ -399,7 +403,7 @@ def with_onnxruntime(source: ExportSource, outputs: Sequence[str]) -> list[str]:
         "",
         *FOLDER,
         "tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)",
-        'session = onnxruntime.InferenceSession(f"{folder}/model.onnx")',
+        f'session = onnxruntime.InferenceSession(f"{{folder}}/{graph_name}")',
         f'inputs = tokenizer({card_of(source).tokenizer_arguments}, return_tensors="np")',
         f"{', '.join(outputs)}{comma} = session.run({list(outputs)}, dict(inputs))",
     ]
@@ -449,6 +453,8 @@ class Loaded:
     """Why transformers loads the encoder only, of a model that has a head."""
     encoder_class: str = "ElectraModel"
     """What it loads it with."""
+    what: str = ""
+    """What the folder holds, if it is no model but a part of one."""
 
 
 def for_transformers(source: ExportSource, folder: Path, architecture: str) -> Loaded:
@@ -470,14 +476,32 @@ def obstacle_of(source: ExportSource) -> str | None:
     return build_family(source.about, where=source.path).transformers_obstacle(source.config)
 
 
-def for_onnx(source: ExportSource, outputs: Sequence[str]) -> Loaded:
+def for_onnx(source: ExportSource, outputs: Sequence[str], graph_name: str) -> Loaded:
     """An export for onnxruntime."""
     return Loaded(
         library="onnx",
         ways={
-            "onnxruntime": with_onnxruntime(source, outputs),
+            "onnxruntime": with_onnxruntime(source, outputs, graph_name),
             "electra": with_electra(source, engine="onnx"),
         },
+    )
+
+
+def for_word2vec(words: Sequence[str], size: int) -> Loaded:
+    """Word vectors for gensim."""
+    return Loaded(
+        library="gensim",
+        ways={
+            "gensim": [
+                "from gensim.models import KeyedVectors",
+                "",
+                *FOLDER,
+                f'vectors = KeyedVectors.load_word2vec_format(f"{{folder}}/{VECTORS_FILE}")',
+                f"nearest = vectors.most_similar({words[-1]!r})",
+            ]
+        },
+        what=f"Word vectors: {size} numbers for each of {len(words):,} tokens, in word2vec's text format. "
+        "They are the input embeddings of a text encoder.",
     )
 
 
@@ -492,15 +516,20 @@ def write_card(
 def card_lines(source: ExportSource, loaded: Loaded, given: OwnerFacts, sections: Sections) -> Iterator[str]:
     """The card, line by line."""
     yield from ("---", front_matter(source, loaded, given).rstrip(), "---", "")
-    yield from (f"# {plain(given.name)}", "", card_of(source).what, "")
-    if source.part is None and (labels := build_family(source.about, where=source.path).labels()):
+    yield from (f"# {plain(given.name)}", "", loaded.what or card_of(source).what, "")
+    if (
+        not loaded.what
+        and source.part is None
+        and (labels := build_family(source.about, where=source.path).labels())
+    ):
         yield from (f"Labels: {', '.join(map(plain, labels))}", "")
     if loaded.obstacle:
         yield from (NO_HEAD.format(obstacle=loaded.obstacle, loader=loaded.encoder_class), "")
     for library, lines in loaded.ways.items():
         if lines:
             yield from (f"## With {library}", "", "```python", *lines, "```", "")
-    yield from (NAMES_ARE_TOKENS if source.part == "generator" else NAMES_ARE_TEXT, "")
+    if not loaded.what:
+        yield from (NAMES_ARE_TOKENS if source.part == "generator" else NAMES_ARE_TEXT, "")
     for title, facts in sections.items():
         yield from (f"## {plain(title)}", "", "| | |", "|---|---|")
         yield from (f"| {plain(name)} | {plain(value)} |" for name, value in facts.items())
@@ -514,7 +543,7 @@ def front_matter(source: ExportSource, loaded: Loaded, given: OwnerFacts) -> str
         "license": one_line(given.license),
         "language": list(map(one_line, given.language)),
         "library_name": loaded.library,
-        "pipeline_tag": card_of(source).hub_task or None,
+        "pipeline_tag": None if loaded.what else card_of(source).hub_task or None,
         "tags": ["electra"],
     }
     present = {key: value for key, value in values.items() if value}

@@ -245,19 +245,26 @@ class ExportedPart(NamedTuple):
 
 
 def export_onnx(
-    source: Path, out: Path, *, part: Role, precision: Precision, max_length: int | None
+    source: Path,
+    out: Path,
+    *,
+    part: Role,
+    precision: Precision,
+    max_length: int | None,
+    graph_name: str = GRAPH,
 ) -> OnnxCheck:
     """Write the graph, the config, the tokenizer and the head into a folder, and compare with torch.
 
     Of a fine-tuned model, `discriminator` is the whole of it and `encoder` is it without its head.
-    `max_length`: tokens to read at once; by default as many as in training if that is known.
+    `max_length`: tokens to read at once; by default as many as in training if that is known. `graph_name`:
+    the graph's place in the folder.
     """
     folder, reader, graph = choose_part(source, part, max_length=max_length)
     write = {"fp32": write_fp32, "int8": write_int8}[precision]
-    write(graph, out / GRAPH)
-    check = check_graph(
-        out / GRAPH, graph, reader.tokenizer, precision=precision, max_length=reader.max_length
-    )
+    path = out / graph_name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(graph, path)
+    check = check_graph(path, graph, reader.tokenizer, precision=precision, max_length=reader.max_length)
     facts = OnnxFacts(part=part, precision=precision, max_length=reader.max_length, outputs=check.outputs)
     values = {**config_of(folder, part), ONNX_KEY: dataclasses.asdict(facts)}
     write_model(out, Contents(values=values, tensors={}, head=head_state(graph)), reader.tokenizer)

@@ -22,7 +22,6 @@ from electra.model.names import ARCHITECTURES, Role
 from electra.model.sizes import EncoderConfig, transformers_obstacle
 from electra.model.store import (
     CONFIG,
-    GRAPH,
     TOKENIZER_LENGTH,
     TOKENS_READ,
     ModelFolder,
@@ -159,13 +158,13 @@ def write_transformers(source: ExportSource, folder: Path) -> str:
     return ARCHITECTURES[role]
 
 
-def set_tokenizer(folder: Path, source: ExportSource) -> None:
+def set_tokenizer(folder: Path, source: ExportSource, **more: str) -> None:
     """Tell the tokenizer of transformers how much the model reads, and that a generator is shown its gaps."""
     settings = files.read_json(folder / SETTINGS_FILE)
-    if source.config.is_modern and not (folder / GRAPH).is_file():
+    if source.config.is_modern and not ModelFolder(folder).is_onnx:
         # It has no segments, and ModernBERT takes no token_type_ids. A graph has them as an input.
         settings["model_input_names"] = ["input_ids", "attention_mask"]
     if source.part == "generator":
         # Else fill-mask, the one thing it is for, would find no "[MASK]" in any text.
         settings["split_special_tokens"] = False
-    files.write_json(folder / SETTINGS_FILE, {**settings, TOKENIZER_LENGTH: source.max_length})
+    files.write_json(folder / SETTINGS_FILE, {**settings, TOKENIZER_LENGTH: source.max_length, **more})

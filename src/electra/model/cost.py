@@ -179,6 +179,9 @@ def activation_bytes(
 def _layer_bytes_per_token(
     config: EncoderConfig, *, seen: int, number_size: int, attention: Attention
 ) -> int:
+    if config.is_bag:
+        # Where text is, and the sum of its weights.
+        return 2 * _FLOAT
     if config.is_modern:
         return _modern_layer_bytes_per_token(config, seen=seen, number_size=number_size, attention=attention)
     hidden, heads = config.hidden_size, config.num_attention_heads
@@ -219,6 +222,8 @@ def _modern_layer_bytes_per_token(
 
 def _embedding_bytes_per_token(config: EncoderConfig, number_size: int) -> int:
     """Token id, norm and its input, dropout mask, input of the projection."""
+    if config.is_bag:
+        return 8 + config.embedding_size * _FLOAT * (config.hidden_dropout_prob > 0)
     drops = config.hidden_dropout_prob > 0
     projected = number_size if config.embedding_size != config.hidden_size and number_size < _FLOAT else 0
     return 8 + 2 * _FLOAT + config.embedding_size * (_FLOAT * (1 + drops) + projected)
@@ -226,6 +231,8 @@ def _embedding_bytes_per_token(config: EncoderConfig, number_size: int) -> int:
 
 def cast_bytes(config: EncoderConfig, *, number_size: int) -> int:
     """Copies of an encoder's matrices, joined or in the precision of the products."""
+    if config.is_bag:
+        return 0
     hidden = config.hidden_size
     if number_size == _FLOAT:
         # Query, key and value are one product.

@@ -1,24 +1,19 @@
 """Token ids -> hidden states: the paper's encoder or a modern one, bottom-up, nothing computed on padding.
 
-Padding, attention and its positions, dropout, self-attention, feed-forward, layer, embeddings, encoder, and
-the start of all weights. A module's weights mean nothing until `initialise` or `load_state_dict` is called on
-the whole model: two encoders may share one `Embeddings`.
+Self-attention, feed-forward, layer, embeddings, encoder, and the start of all weights. A module's weights
+mean nothing until `initialise` or `load_state_dict` is called on the whole model: two encoders may share one
+`Embeddings`.
 
 The backbones `electra` and `modern` (ModernBERT's layers) have the same parts by the same names. They differ
 in the feed-forward layer, in where a layer normalises, and in what the modern one leaves out: biases and
-segments.
+segments. The backbone `bag` has word vectors and no other weights: its only layer takes their mean.
 
 B rows, L positions, T positions of text in all rows together, H heads, X numbers at a position; numbers in a
-head S, an embedding E, a hidden state D, the feed-forward layer F. N blocks of W positions.
+head S, an embedding E, a hidden state D, the feed-forward layer F.
 """
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property
-from importlib.util import find_spec
-from inspect import signature
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,314 +21,24 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from electra.errors import InputError
-from electra.model.sizes import EncoderConfig
-
-WORTHWHILE_PADDING = 0.1
-"""Share of padding from which layers compute on the text alone. Doing so gives 0.93 of the speed where there
-is none, 1.05 times at a tenth, 1.2 at a third, 1.7 at a half (small's shape, 32 x 128, forward and backward
-on one core)."""
-
-
-class Padding:
-    """Where the text is in a padded batch."""
-
-    def __init__(self, attention_mask_BL: Tensor, text_T: Tensor) -> None:
-        self.shape = attention_mask_BL.shape
-        self.text_T = text_T
-        self._attention_mask_BL = attention_mask_BL
-
-    def remove(self, value_BLX: Tensor) -> Tensor:
-        """The values at text: (T, X)."""
-        return value_BLX.flatten(0, 1).index_select(0, self.text_T)
-
-    def first(self, value_TX: Tensor) -> Tensor:
-        """The values at the first position of each row, where text begins: (B, 1, X)."""
-        start_B = torch.arange(self.shape[0], device=self.text_T.device) * self.shape[1]
-        place_B = torch.searchsorted(self.text_T, start_B)
-        return value_TX.index_select(0, place_B.clamp(max=len(self.text_T) - 1))[:, None]
-
-    def restore(self, value_TX: Tensor) -> Tensor:
-        """Back in their places, zero at padding: (B, L, X)."""
-        flat = value_TX.new_zeros(self.shape.numel(), value_TX.shape[-1])
-        return flat.index_copy(0, self.text_T, value_TX).view(*self.shape, -1)
-
-    @cached_property
-    def bounds(self) -> Tensor:
-        """Where each row's text begins among all text, and the end of the last: (B + 1), in 32 bits."""
-        lengths_B = (self._attention_mask_BL != 0).sum(1)
-        return functional.pad(lengths_B.cumsum(0), (1, 0)).int()
-
-    @cached_property
-    def columns(self) -> Tensor:
-        """The position of each token in its row: (T)."""
-        return self.text_T % self.shape[1]
-
-
-def worthwhile_padding(attention_mask_BL: Tensor | None, text_T: Tensor | None = None) -> Padding | None:
-    """The padding if computing without it is faster, else None: it is then computed on and ignored.
-
-    Callers that know the positions of text in the flattened batch pass them, so that nothing is searched for.
-    """
-    # A traced graph serves all batches, so it cannot be cut to the text of one.
-    if attention_mask_BL is None or torch.compiler.is_compiling():
-        return None
-    if text_T is None:
-        # Finding the text means reading the data, and a GPU would have to stop for that.
-        if attention_mask_BL.device.type != "cpu":
-            return None
-        text_T = attention_mask_BL.flatten().nonzero().squeeze(1)
-    num_padded = attention_mask_BL.numel() - len(text_T)
-    is_worthwhile = num_padded >= WORTHWHILE_PADDING * attention_mask_BL.numel()
-    return Padding(attention_mask_BL, text_T) if is_worthwhile else None
-
-
-_HAS_PACKED_KERNEL = find_spec("torch.nn.attention.varlen") is not None
-_LEAST_CAPABILITY = (8, 0)
-_LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8
-"""Limits of the kernel for packed rows: GPUs from Ampere on, and these sizes of a head."""
-
-
-def attend(
-    query_BHLS: Tensor, key_BHLS: Tensor, value_BHLS: Tensor, *, bias: Tensor | None, dropout: float
-) -> Tensor:
-    """Dot-product attention of scaled queries; `bias` is added to the scores, broadcast to (B, H, L, L)."""
-    if plain_is_faster(query_BHLS, dropout=dropout):
-        map_BHLL = attention_map(query_BHLS, key_BHLS, bias=bias)
-        return drop(map_BHLL, dropout) @ value_BHLS
-    return functional.scaled_dot_product_attention(
-        query_BHLS, key_BHLS, value_BHLS, attn_mask=bias, dropout_p=dropout, scale=1.0
-    )
-
-
-def plain_is_faster(query_BHLS: Tensor, *, dropout: float) -> bool:
-    """Whether three plain operations beat torch's fused attention on this device and precision."""
-    # Measured for L from 64 to 512, forward and backward. On a CPU the fused kernel has no dropout, and its
-    # fallback takes 1.3 to 1.5 times as long as ours. In bfloat16 (AVX512, L = 128) it took 38 ms, ours 10.5.
-    # In float32 without dropout it is faster, forward alone by 1.3 to 1.7. On `meta` FLOPs are counted, and
-    # the counter sees only plain operations.
-    device = query_BHLS.device.type
-    return device == "meta" or (device == "cpu" and (dropout > 0 or query_BHLS.dtype != torch.float32))
-
-
-def takes_packed(projected: Tensor, *, head_size: int, dropout: float) -> bool:
-    """Whether torch has a kernel for rows of several lengths, end to end, on this device and precision."""
-    return (
-        projected.device.type == "cuda"
-        and projected.dtype in (torch.float16, torch.bfloat16)
-        and dropout == 0
-        and head_size <= _LARGEST_HEAD
-        and head_size % _HEAD_MULTIPLE == 0
-        and _HAS_PACKED_KERNEL
-        and torch.cuda.get_device_capability(projected.device) >= _LEAST_CAPABILITY
-    )
-
-
-def takes_packed_window() -> bool:
-    """Whether that kernel can also look at a window, which it could not at first."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    return "window_size" in signature(varlen_attn).parameters
-
-
-def attend_packed(
-    query_THS: Tensor,
-    key_THS: Tensor,
-    value_THS: Tensor,
-    *,
-    bounds: Tensor,
-    longest: int,
-    reach: int | None = None,
-) -> Tensor:
-    """`attend` for rows laid end to end, from one of `bounds` (B + 1) to the next, at most `longest` each.
-
-    `reach`: how far a position sees on each side; None: everything.
-    """
-    # Imported here, since the oldest torch that we support has no such module.
-    from torch.nn.attention.varlen import varlen_attn
-
-    window: dict[str, Any] = {} if reach is None else {"window_size": (reach, reach)}
-    mixed_THS = varlen_attn(
-        query_THS, key_THS, value_THS, bounds, bounds, longest, longest, scale=1.0, **window
-    )
-    assert isinstance(mixed_THS, Tensor)
-    return mixed_THS
-
-
-def attend_blocks(
-    query_BHLS: Tensor,
-    key_BHLS: Tensor,
-    value_BHLS: Tensor,
-    *,
-    bias: Tensor | None,
-    reach: int,
-    dropout: float,
-) -> Tensor:
-    """`attend` where each position sees `reach` others on each side; `bias` is about padding, (B, 1, 1, L).
-
-    Rows are cut into blocks as long as the reach, of which each sees itself and its two neighbours: the cost
-    grows with the length, not with its square.
-    """
-    B, H, length, S = query_BHLS.shape
-    N = -(-length // reach)
-    after = N * reach - length
-    query_BHNWS = functional.pad(query_BHLS, (0, 0, 0, after)).view(B, H, N, reach, S)
-    # One more block of nothing before the first and after the last, so that all have neighbours.
-    sides = (0, 0, reach, reach + after)
-    key_BHNSX, value_BHNSX = (
-        functional.pad(part, sides).unfold(2, 3 * reach, reach) for part in (key_BHLS, value_BHLS)
-    )
-    dtype, device = query_BHLS.dtype, query_BHLS.device
-    low = torch.finfo(dtype).min / 2
-    if bias is None:
-        bias = torch.zeros(1, 1, 1, length, dtype=dtype, device=device)
-    bias_BN1X = functional.pad(bias[:, 0], (reach, reach + after), value=low).unfold(2, 3 * reach, reach)
-    bias_BN1X = bias_BN1X.transpose(1, 2)
-    place_W, place_X = (torch.arange(size, device=device) for size in (reach, 3 * reach))
-    unseen_WX = (place_X - reach - place_W[:, None]).abs() > reach
-    near_WX = torch.zeros(unseen_WX.shape, dtype=dtype, device=device).masked_fill_(unseen_WX, low)
-    mixed = attend(
-        query_BHNWS.transpose(1, 2).flatten(0, 1),
-        key_BHNSX.permute(0, 2, 1, 4, 3).flatten(0, 1),
-        value_BHNSX.permute(0, 2, 1, 4, 3).flatten(0, 1),
-        bias=(bias_BN1X + near_WX).expand(B, N, -1, -1).flatten(0, 1)[:, None],
-        dropout=dropout,
-    )
-    return mixed.view(B, N, H, reach, S).transpose(1, 2).flatten(2, 3)[:, :, :length]
-
-
-def attention_map(query_BHLS: Tensor, key_BHLS: Tensor, *, bias: Tensor | None) -> Tensor:
-    """How much each position looks at each other one: the reference, and the plain path of `attend`."""
-    score_BHLL = query_BHLS @ key_BHLS.transpose(-1, -2)
-    if bias is not None:
-        # In place: nothing needs the unbiased scores again.
-        score_BHLL += bias
-    return torch.softmax(score_BHLL, dim=-1)
-
-
-def padding_bias(attention_mask_BL: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """0 at text and, at padding, a number so low that no attention goes there."""
-    bias_BL = torch.zeros(attention_mask_BL.shape, dtype=dtype, device=attention_mask_BL.device)
-    # Finite, so that a row of nothing but padding gives no NaN; half, so that it stays finite in sums.
-    bias_BL.masked_fill_(attention_mask_BL == 0, torch.finfo(dtype).min / 2)
-    return bias_BL[:, None, None, :]
-
-
-def alibi_bias(num_heads: int, length: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A penalty that grows with the distance in both directions, at its own rate in each head: (H, L, L)."""
-    # ALiBi's rates, but from the middle of each head's interval: so a generator's only head is local too.
-    head_H = torch.arange(num_heads, device=device)
-    slope_H = 2.0 ** (-8 * (head_H + 0.5) / num_heads)
-    position_L = torch.arange(length, device=device)
-    distance_LL = (position_L[:, None] - position_L[None, :]).abs()
-    return (-slope_H[:, None, None] * distance_LL).to(dtype)
-
-
-def near_bias(length: int, *, reach: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """0 up to `reach` positions away and, beyond, a number so low that no attention goes there: (L, L)."""
-    position_L = torch.arange(length, device=device)
-    unseen_LL = (position_L[:, None] - position_L).abs() > reach
-    bias_LL = torch.zeros(length, length, dtype=dtype, device=device)
-    return bias_LL.masked_fill_(unseen_LL, torch.finfo(dtype).min / 2)
-
-
-ROTARY_BASE = 10000.0
-"""The slowest pair of numbers turns once in 2π times as many positions."""
-
-
-def rotary_angles(
-    head_size: int, length: int, *, device: torch.device, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each position's rotation, (L, S) each; the first half of the sines is negative."""
-    frequency = ROTARY_BASE ** (-torch.arange(0, head_size, 2, device=device) / head_size)
-    angle = torch.arange(length, device=device)[:, None] * frequency
-    cosine, sine = angle.cos(), angle.sin()
-    return torch.cat([cosine, cosine], dim=-1).to(dtype), torch.cat([-sine, sine], dim=-1).to(dtype)
-
-
-def rotate(vector_BHLS: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate pairs of numbers by an angle that grows with the position: products then depend on distances."""
-    cosine_LS, sine_LS = rotation
-    return vector_BHLS * cosine_LS + vector_BHLS.roll(vector_BHLS.shape[-1] // 2, -1) * sine_LS
-
-
-SHORTEST = 1e-3
-"""Vectors of padding are zero and stay it: nothing is divided by less."""
-
-
-def normalise(vector_BHLS: Tensor, *, length: float) -> Tensor:
-    """Vectors of a head with the same direction and one length: √S for an RMS of 1."""
-    # In this order there are two passes over the vectors, a third of the time of torch's rms_norm on a CPU.
-    length_BHL1: Tensor = torch.linalg.vector_norm(vector_BHLS, dim=-1, keepdim=True)
-    factor_BHL1 = length / length_BHL1.clamp(min=SHORTEST)
-    return vector_BHLS * factor_BHL1.to(vector_BHLS.dtype)
-
-
-def drop(value: Tensor, probability: float) -> Tensor:
-    """Set each number to zero with the given probability and scale the others up, so that the mean stays.
-
-    Call `seed_dropout` before a step to make the step repeatable.
-    """
-    if probability == 0:
-        return value
-    if value.device.type != "cpu":
-        return functional.dropout(value, probability)
-    return value * _byte_mask(value, dropped=min(255, round(probability * 256)))
-
-
-_OWN = threading.local()
-"""The generator of a thread that draws its dropout masks from one of its own."""
-
-
-@contextmanager
-def own_dropout() -> Iterator[None]:
-    """Let this thread draw its masks from a generator of its own, while other threads draw theirs."""
-    before = getattr(_OWN, "generator", None)
-    _OWN.generator = torch.Generator()
-    try:
-        yield
-    finally:
-        _OWN.generator = before
-
-
-def seed_dropout(seed: int) -> None:
-    """Decide all masks of this thread from here on; a seed gives the same ones in every thread.
-
-    Unless the thread has a generator of its own, masks come from torch's default generators, as those of
-    torch's own dropout and fused attention do and as activation checkpointing expects.
-    """
-    generator: torch.Generator | None = getattr(_OWN, "generator", None)
-    if generator is None:
-        torch.manual_seed(seed)
-    else:
-        generator.manual_seed(seed)
-
-
-class Dropout(nn.Module):
-    """`drop` in training, the identity otherwise; a module so that `train()` and `eval()` reach it."""
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    @property
-    def active(self) -> float:
-        """The probability in the current mode."""
-        return self.probability if self.training else 0.0
-
-    def forward(self, value: Tensor) -> Tensor:
-        """Drop numbers at random."""
-        return drop(value, self.active)
-
-
-def _byte_mask(value: Tensor, *, dropped: int) -> Tensor:
-    """A mask that is 0 in `dropped` of 256 cases, and otherwise the number that keeps the mean at 1."""
-    # One 64-bit draw decides on eight numbers, and the comparison writes the result's type in one pass over
-    # the bytes: a tenth of the time of Bernoulli draws.
-    draw = torch.empty((value.numel() + 7) // 8, dtype=torch.int64)
-    draw.random_(-(2**63), None, generator=getattr(_OWN, "generator", None))
-    mask = torch.empty_like(value, memory_format=torch.contiguous_format)
-    torch.ge(draw.view(torch.uint8)[: value.numel()].view(value.shape), dropped, out=mask)
-    return mask.mul_(256 / (256 - dropped))
+from electra.model.attention import (
+    Padding,
+    alibi_bias,
+    attend,
+    attend_blocks,
+    attend_packed,
+    near_bias,
+    normalise,
+    normalise_and_rotate,
+    padding_bias,
+    rotary_angles,
+    rotate,
+    takes_packed,
+    takes_packed_window,
+    worthwhile_padding,
+)
+from electra.model.dropout import Dropout
+from electra.model.sizes import Backbone, EncoderConfig
 
 
 class AttentionInputs(NamedTuple):
@@ -374,6 +79,7 @@ class Attention(nn.Module):
         self.num_heads, self.head_size = config.num_attention_heads, config.head_size
         self.scale, self.reach = config.attention_scale, config.attention_reach(number)
         self.normalises = config.query_key_norm == "rms"
+        self.length = (self.scale * self.head_size) ** 0.5
         width, has_bias = config.hidden_size, not config.is_modern
         self.query = nn.Linear(width, width, bias=has_bias)
         self.key = nn.Linear(width, width, bias=has_bias)
@@ -412,12 +118,15 @@ class Attention(nn.Module):
             return stacked.unbind()
         # What happens to queries and keys happens to both at once; the gradient of a split is one copy.
         pair, value = torch.split_with_sizes(stacked, [2, 1])
-        query, key = rotate(self.fit(pair), rotation).unbind()
-        return query, key, value.squeeze(0)
+        if self.normalises:
+            pair = normalise_and_rotate(pair, rotation, length=self.length)
+        else:
+            pair = rotate(pair, rotation)
+        return *pair.unbind(), value.squeeze(0)
 
     def fit(self, vector: Tensor) -> Tensor:
         """Queries or keys, normalised if they are to be; the scale is then shared among both."""
-        return normalise(vector, length=(self.scale * self.head_size) ** 0.5) if self.normalises else vector
+        return normalise(vector, length=self.length) if self.normalises else vector
 
     def mix_packed(
         self, projected: Tensor, padding: Padding, rotation: tuple[Tensor, Tensor] | None
@@ -565,6 +274,42 @@ class ModernLayer(nn.Module):
         return output_BLD
 
 
+class BagLayer(nn.Module):
+    """The mean of the vectors around each position, its own left out; without weights.
+
+    A vector counts the more the nearer it is: so it is on average in word2vec, which draws the size of each
+    window anew, between one token and the largest.
+    """
+
+    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
+        super().__init__()
+        self.reach = config.local_attention_window // 2
+
+    def forward(self, hidden_BLD: Tensor, inputs: AttentionInputs, positions: Positions = "all") -> Tensor:
+        """The means at all positions, or at the first of each row: (B, 1, D); 0 where nothing is around."""
+        padding = inputs.padding
+        if padding:
+            hidden_BLD = padding.restore(hidden_BLD)
+        near_LL = nearness(hidden_BLD.shape[1], reach=self.reach, like=hidden_BLD)
+        if positions == "first":
+            near_LL = near_LL[:1]
+        text_BL1 = torch.ones_like(hidden_BLD[..., :1])
+        if inputs.bias is not None:
+            text_BL1 = (inputs.bias[:, 0, 0] == 0)[..., None].to(hidden_BLD.dtype)
+        total_BLD, weight_BL1 = near_LL @ (hidden_BLD * text_BL1), near_LL @ text_BL1
+        # The farthest that is seen weighs 1 / reach: below that there is nobody, and the sum is 0.
+        mean_BLD = total_BLD / weight_BL1.clamp(min=0.5 / self.reach)
+        return padding.remove(mean_BLD) if padding and positions == "all" else mean_BLD
+
+
+def nearness(length: int, *, reach: int, like: Tensor) -> Tensor:
+    """1 next to a position, evenly less up to `reach` away, 0 beyond and for the position itself: (L, L)."""
+    position_L = torch.arange(length, device=like.device)
+    distance_LL = (position_L[:, None] - position_L).abs()
+    near_LL = (reach + 1 - distance_LL).clamp(min=0) * (distance_LL > 0)
+    return (near_LL / reach).to(like.dtype)
+
+
 def first_positions(value_BLX: Tensor) -> Tensor:
     """The values at the first position of each row: (B, 1, X)."""
     return value_BLX[:, :1]
@@ -578,7 +323,8 @@ def norm_of(config: EncoderConfig, width: int) -> nn.LayerNorm:
 class Embeddings(nn.Module):
     """Word, segment and (if learned) position tables with their norm, which two encoders may share.
 
-    The modern backbone has no segments: [SEP] tells them apart.
+    The modern backbone has no segments: [SEP] tells them apart. That of a bag has words alone, without
+    a norm.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -586,12 +332,12 @@ class Embeddings(nn.Module):
         # As in the original the row of [PAD] is trained like any other, so there is no padding_idx.
         self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
         self.token_type_embeddings: nn.Embedding | None = None
-        if not config.is_modern:
+        if config.backbone == "electra":
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.embedding_size)
         self.position_embeddings: nn.Embedding | None = None
         if config.position_embedding_type == "absolute":
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.embedding_size)
-        self.norm = norm_of(config, config.embedding_size)
+        self.norm = nn.Identity() if config.is_bag else norm_of(config, config.embedding_size)
 
     def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor | None = None) -> Tensor:
         """Look up, add and normalise; without segments all tokens are in segment 0."""
@@ -608,6 +354,13 @@ class Embeddings(nn.Module):
         return normal_BLE
 
 
+LAYERS: dict[Backbone, type[Layer | ModernLayer | BagLayer]] = {
+    "electra": Layer,
+    "modern": ModernLayer,
+    "bag": BagLayer,
+}
+
+
 class Encoder(nn.Module):
     """Token ids -> hidden states; `embeddings` may be shared with an encoder of another width."""
 
@@ -622,7 +375,7 @@ class Encoder(nn.Module):
             self.projection = GlorotLinear(
                 config.embedding_size, config.hidden_size, bias=not config.is_modern
             )
-        build = ModernLayer if config.is_modern else Layer
+        build = LAYERS[config.backbone]
         self.layers = nn.ModuleList(build(config, number) for number in range(config.num_hidden_layers))
         self.norm = norm_of(config, config.hidden_size) if config.is_modern else None
         self.recomputes_layers = False

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from electra.errors import InputError
-from electra.model.encoder import ROTARY_BASE
+from electra.model.attention import ROTARY_BASE
 from electra.model.names import Role
 from electra.model.sizes import LARGEST_SIZE, EncoderConfig
 from electra.schema import Within, check, short

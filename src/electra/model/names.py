@@ -95,13 +95,26 @@ NO_SCOPE = Names("", "", "")
 
 # A generator's head shares the table of word embeddings, which transformers therefore names twice.
 TIED = Names("generator.embeddings.word_embeddings.weight", "generator_lm_head.weight", "")
+_WORD_TABLE = "embeddings.word_embeddings.weight"
+BERT_HEAD_SCOPE = "cls.predictions."
+# The head of a BERT that was trained as a masked language model has the parts of a generator's.
+_BERT_HEAD = {
+    "transform.dense.weight": "dense.weight",
+    "transform.dense.bias": "dense.bias",
+    "transform.LayerNorm.weight": "norm.weight",
+    "transform.LayerNorm.bias": "norm.bias",
+    "bias": "bias",
+}
+_BERT_TIED = {"decoder.weight": f"bert.{_WORD_TABLE}", "decoder.bias": f"{BERT_HEAD_SCOPE}bias"}
+"""What it has twice, and where it is the first time."""
 _BODIES = ("electra.", "bert.")
 """Where transformers keeps the encoder of a model with a head."""
 _PARTS = ("embeddings.", "embeddings_project.", "encoder.")
 """What the names of an encoder's own tensors begin with."""
-_WORD_TABLE = "embeddings.word_embeddings.weight"
 _BUFFERS = (".position_ids", ".token_type_ids")
 """Ends of the names of tensors that are no weights."""
+_OLD_NORMS = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
+"""Ends of names in early conversions from TensorFlow, and what they are called since."""
 
 
 def tensors(modules: list[tuple[Names, str]], scope: Names = NO_SCOPE) -> Iterator[Names]:
@@ -248,6 +261,7 @@ def unwrapped(state: Mapping[str, Tensor], *, prefix: str = "") -> dict[str, Ten
     Whoever keeps a model as `self.model` or `self.backbone` saves its weights under that name. `prefix`: what
     the names of the encoder begin with, if there are several.
     """
+    state = {_with_new_norm(name): tensor for name, tensor in state.items()}
     # In order: that of a file is not the same every time.
     found_in = sorted(name for name in state if f".{name}".endswith(f".{_WORD_TABLE}"))
     places = [name.removesuffix(_WORD_TABLE) for name in found_in]
@@ -262,7 +276,7 @@ def unwrapped(state: Mapping[str, Tensor], *, prefix: str = "") -> dict[str, Ten
             "import --prefix`"
         )
     if not chosen:
-        return dict(state)
+        return state
     (place,) = chosen
     body = next((body for body in _BODIES if f".{place}".endswith(f".{body}")), "")
     outer = place.removesuffix(body)
@@ -270,6 +284,29 @@ def unwrapped(state: Mapping[str, Tensor], *, prefix: str = "") -> dict[str, Ten
     if found_twice:
         raise InputError(f"both {found_twice[0]} and {found_twice[0][len(outer) :]} are there: which is it?")
     return {name.removeprefix(outer): tensor for name, tensor in state.items()}
+
+
+def _with_new_norm(name: str) -> str:
+    end = next((end for end in _OLD_NORMS if name.endswith(end)), "")
+    return f"{name.removesuffix(end)}{_OLD_NORMS.get(end, end)}"
+
+
+def bert_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The head of a BERT's masked language model as a generator's, by our names; empty if there is none such.
+
+    Both are the same layers, as long as the output shares the table of word embeddings.
+    """
+    found = {
+        ours: state[name]
+        for theirs, ours in _BERT_HEAD.items()
+        if (name := BERT_HEAD_SCOPE + theirs) in state
+    }
+    is_tied = all(
+        torch.equal(state[BERT_HEAD_SCOPE + name], state[twin])
+        for name, twin in _BERT_TIED.items()
+        if BERT_HEAD_SCOPE + name in state and twin in state
+    )
+    return found if is_tied and len(found) == len(_BERT_HEAD) else {}
 
 
 def inner_config(values: Mapping[str, Any], *, prefix: str = "") -> dict[str, Any]:

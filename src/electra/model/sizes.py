@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from electra.errors import InputError
 from electra.schema import Within, check
 
-Position = Literal["absolute", "rotary", "alibi"]
-Backbone = Literal["electra", "modern"]
+Position = Literal["absolute", "rotary", "alibi", "none"]
+Backbone = Literal["electra", "modern", "bag"]
 QueryKeyNorm = Literal["none", "rms"]
 
 NORMALISED_SCALE = 0.35
@@ -53,16 +53,17 @@ class EncoderConfig:
     """Added to the variance in every layer norm."""
     position_embedding_type: Position = "absolute"
     """How the order of tokens is seen: a learned table (the paper's), rotated queries and keys, or a bias
-    towards near tokens."""
+    towards near tokens; none, of backbone bag."""
     backbone: Backbone = "electra"
     """The paper's layers (post-norm, biases, gelu), or those of ModernBERT: pre-norm, no biases and no
-    segments, rotary positions, a gated feed-forward layer, sub-layers that add nothing at the start."""
+    segments, rotary positions, a gated feed-forward layer, sub-layers that add nothing at the start; or no
+    layers of weights at all (bag): a state is the mean of the word vectors around it, its own left out."""
     query_key_norm: QueryKeyNorm = "none"
     """Whether queries and keys have a fixed length; of backbone modern."""
     global_attention_every: int = 1
     """Of each so many layers the first one sees the whole row, the others a window; of backbone modern."""
     local_attention_window: int = 128
-    """Tokens that a position of such a layer sees, half of them on each side."""
+    """Tokens that a position of such a layer, or of backbone bag, sees, half of them on each side."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -86,29 +87,39 @@ class EncoderConfig:
         self._check_backbone()
 
     def _check_backbone(self) -> None:
+        if self.backbone != "electra" and self.local_attention_window < 2:
+            raise InputError(
+                f"local_attention_window is {self.local_attention_window}, expected 2 tokens or more: one on "
+                "each side"
+            )
         if self.backbone == "modern":
             if self.position_embedding_type != "rotary":
                 raise InputError(
                     f"position_embedding_type is {self.position_embedding_type!r}, but backbone modern has "
                     "rotary positions only: leave it out, or choose backbone electra"
                 )
-            if self.local_attention_window < 2:
-                raise InputError(
-                    f"local_attention_window is {self.local_attention_window}, expected 2 tokens or more: "
-                    "one on each side"
-                )
             return
-        for name, only in (("query_key_norm", "none"), ("global_attention_every", 1)):
-            if getattr(self, name) != only:
+        only: dict[str, Any] = {"query_key_norm": "none", "global_attention_every": 1}
+        if self.is_bag:
+            only |= {**BAG, "embedding_size": self.hidden_size}
+        for name, value in only.items():
+            if getattr(self, name) != value:
                 raise InputError(
-                    f"{name} is {getattr(self, name)!r}, but backbone electra has {only!r} only: choose "
-                    "backbone modern"
+                    f"{name} is {getattr(self, name)!r}, but backbone {self.backbone} has {value!r} only: "
+                    "leave it out, or choose another backbone, such as modern"
                 )
+        if self.position_embedding_type == "none" and not self.is_bag:
+            raise InputError("position_embedding_type none is of backbone bag only: choose another")
 
     @property
     def is_modern(self) -> bool:
         """Whether layers are those of ModernBERT."""
         return self.backbone == "modern"
+
+    @property
+    def is_bag(self) -> bool:
+        """Whether a state is a mean of word vectors, without attention."""
+        return self.backbone == "bag"
 
     @property
     def attention_scale(self) -> float:
@@ -129,11 +140,15 @@ class EncoderConfig:
         """A named size with some values changed: `EncoderConfig.preset("small", vocab_size=8000)`.
 
         With backbone modern it has as many weights in its layers, rotary positions, and normalised queries
-        and keys, unless the changes say otherwise.
+        and keys, unless the changes say otherwise. With backbone bag vectors of words are as wide as
+        hidden states are otherwise.
         """
         if name not in PRESETS:
             raise InputError(f"there is no size {name!r}, expected one of {', '.join(PRESETS)}")
         values: dict[str, Any] = dict(PRESETS[name])
+        if changes.get("backbone") == "bag":
+            width = changes.get("hidden_size") or changes.get("embedding_size") or values["hidden_size"]
+            values |= {**BAG, "hidden_size": width, "embedding_size": width, "local_attention_window": 10}
         if changes.get("backbone") == "modern":
             values |= {
                 "intermediate_size": 8 * round(GATED_SHARE * values["intermediate_size"] / 8),
@@ -141,6 +156,15 @@ class EncoderConfig:
                 "query_key_norm": "rms",
             }
         return cls(**{**values, **changes})
+
+
+BAG: dict[str, Any] = {
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 1,
+    "position_embedding_type": "none",
+}
+"""What backbone bag, which has neither attention nor a feed-forward layer, must have in the keys for them."""
 
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -204,6 +228,8 @@ MODERN_KEYS = ("backbone", "query_key_norm", "global_attention_every", "local_at
 
 def transformers_obstacle(config: EncoderConfig) -> str | None:
     """Why transformers' ELECTRA classes cannot express this encoder, or None if they can."""
+    if config.is_bag:
+        return "transformers' ELECTRA has attention, this encoder has backbone='bag'"
     if config.is_modern:
         return "transformers' ELECTRA has the paper's layers only, this encoder has backbone='modern'"
     if config.position_embedding_type != "absolute":

@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ from electra.model.encoder import Encoder
 from electra.model.heads import DETECTION_HEADS, DiscriminatorHead, GeneratorHead, detection_head_of
 from electra.model.names import ARCHITECTURES, Role
 from electra.model.sizes import EncoderConfig, transformers_obstacle
+from electra.model.spans import SpanGenerator
 from electra.schema import Within, short
 from electra.tensors import read_tensors, write_tensors
 from electra.text.tokenizer import SETTINGS_FILE, TOKENIZER_FILE, VOCABULARY_FILE, Tokenizer, read_tokenizer
@@ -46,6 +47,8 @@ PICKLED = ".bin"
 WEIGHT_FILES = (WEIGHTS, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Of which the first that is there is read."""
 HEAD_WEIGHTS, GRAPH = "head.safetensors", "model.onnx"
+JS_GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_quantized.onnx"}
+"""Where transformers.js looks for a graph, by its precision."""
 FINAL = "final"
 """Folder of a run, or of a fine-tuning, that holds its model."""
 KIND = "model"
@@ -74,6 +77,16 @@ _CAN_BE_READ = (
     "What can be: models of transformers whose model_type is 'electra' or 'bert', with learned absolute "
     "positions, and whatever electra wrote"
 )
+_RELATIVE = "its attention looks at relative positions"
+_TWO_SEPARATORS = "it separates the texts of a pair in another way, and counts positions from another number"
+_UNREADABLE = {
+    **dict.fromkeys(("deberta", "deberta-v2", "t5", "mpnet"), _RELATIVE),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _TWO_SEPARATORS),
+    "albert": "its layers share their weights",
+    "distilbert": "it has no segments",
+    "gpt2": "it looks at the words before only",
+}
+"""Why models of a well-known model_type cannot be read."""
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _SHOWN_BY = {
     "hidden_size": ("layers.0.attention.query.weight", 0),
@@ -107,11 +120,32 @@ class ShardIndex(TypedDict):
     weight_map: dict[str, str]
 
 
+class SpanSettings(TypedDict, total=False):
+    """How the generator of `replaced_span` has learned to write."""
+
+    max_tokens: Annotated[int, Within(1, 4096)]
+    length: Literal["original", "own"]
+
+
+class MaskingSettings(TypedDict, total=False):
+    """What was masked as one."""
+
+    max_span_words: Annotated[int, Within(1, 4096)]
+
+
+class RunSettings(TypedDict, total=False):
+    """What is read of the config of a run."""
+
+    objective: str
+    replaced_span: SpanSettings
+    masking: MaskingSettings
+
+
 class NetworksManifest(files.Manifest):
     """What is read of the manifest of a run or an import."""
 
     encoder: Role
-    config: NotRequired[dict[str, Any]]
+    config: NotRequired[RunSettings]
     step: NotRequired[Annotated[int, Within(0)] | None]
     seq_length: NotRequired[RowLength | None]
     tokens_read: NotRequired[Annotated[int, Within(0)] | None]
@@ -132,8 +166,8 @@ def open_model(path: str | Path, *, tokenizer: type[Tokenizer] = Tokenizer) -> "
     if not folder.is_dir():
         raise InputError(
             f"there is no folder {path}: expected a run of `electra pretrain`, or a folder with {CONFIG} and "
-            f"{WEIGHTS}. A model on the Hugging Face hub must be downloaded first: hf download {path} "
-            f"--local-dir DIR"
+            f"{WEIGHTS}. A model on the Hugging Face Hub is fetched with `electra import --from transformers "
+            f"{path} --out DIR`"
         )
     final = folder / FINAL
     for place in (folder, final):
@@ -184,11 +218,14 @@ class ModelFolder:
                 return modernbert.from_config(values)
             except InputError as error:
                 raise InputError(
-                    f"{path}: {error}. Of ModernBERTs those are read that we exported. {_CAN_BE_READ}"
+                    f"{path}: {error}. Of ModernBERTs (model_type {modernbert.MODEL_TYPE!r}) those are read "
+                    f"that we exported. {_CAN_BE_READ}"
                 ) from error
         if model_type not in (*names.READABLE, OWN_LAYOUT, OWN_CODE):
+            why = _UNREADABLE.get(model_type) if isinstance(model_type, str) else None
+            because = f": {why}" if why else ""
             raise InputError(
-                f"{path}: model_type is {short(model_type)}, which cannot be read. {_CAN_BE_READ}"
+                f"{path}: model_type is {short(model_type)}, which cannot be read{because}. {_CAN_BE_READ}"
             )
         needed = (*_SIZES, "embedding_size") if model_type != "bert" else _SIZES
         if missing := [key for key in needed if key not in values]:
@@ -286,6 +323,12 @@ class ModelFolder:
         return ONNX_KEY in self.values
 
     @property
+    def graph_path(self) -> Path:
+        """The graph of such a folder: beside its config, or where transformers.js looks for it."""
+        places = [self.path / name for name in (GRAPH, *JS_GRAPHS.values())]
+        return next((place for place in places if place.is_file()), places[0])
+
+    @property
     def is_encoder(self) -> bool:
         """Whether it holds one encoder, unlike the two towers of Electric's generator."""
         return not self.is_own_layout or "hidden_size" in self.values
@@ -313,6 +356,8 @@ class ModelFolder:
 
     @cached_property
     def _head_role(self) -> Role:
+        if names.bert_head(self.tensors):
+            return "generator"
         heads: dict[str, Role] = {
             prefix: role for role in HEADS for prefix in (f"{role}_head.", f"{role}_predictions.")
         }
@@ -343,6 +388,8 @@ class ModelFolder:
     def _head_state(self, role: Role) -> dict[str, Tensor]:
         if self.is_own_layout:
             return _below(f"{role}_head.", self.tensors)
+        if bert := names.bert_head(self.tensors):
+            return bert
         tied = self.tensors.get(names.TIED.transformers)
         table = self.tensors.get("electra.embeddings.word_embeddings.weight")
         if tied is not None and table is not None and not torch.equal(tied, table):
@@ -358,6 +405,10 @@ class ModelFolder:
         """The encoder with its weights, and with another dropout than its own if one is given."""
         config, state = with_dropout(self.config, dropout), self.encoder_state()
         return filled(lambda: Encoder(config), state, where=str(self.path))
+
+    def span_generator(self) -> SpanGenerator:
+        """The same, as what writes spans."""
+        return filled(lambda: SpanGenerator(self.config), self.encoder_state(), where=str(self.path))
 
     def head(self) -> NetworkHead | None:
         """The head of pre-training, if there is one."""
@@ -430,7 +481,7 @@ class ModelFolder:
         return self.tokenizer.content_hash == other.tokenizer.content_hash
 
     def _explain_no_weights(self) -> str:
-        if (self.path / GRAPH).is_file():
+        if self.graph_path.is_file():
             return (
                 "it was exported to ONNX, and only its graph is there. Name the folder it was made from; "
                 'for texts: electra.load(DIR, engine="onnx"), or electra serve --engine onnx'

@@ -9,7 +9,8 @@ score       the mean of each text, by all methods that the model has
 embed       the vectors
 
 Tokens count as the same if fp32 cannot tell them apart either. Near is what `tasks.precision` says. `corrupt`
-is `fill` and `detect` one after the other: what it draws may differ by a token without being wrong.
+is `fill` and `detect` one after the other: what it draws may differ by a token without being wrong. `choose`
+compares what `score` says of some tokens.
 """
 
 import dataclasses

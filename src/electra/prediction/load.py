@@ -20,6 +20,7 @@ from electra.prediction import onnx_engine
 from electra.prediction.agreement import in_chosen_precision
 from electra.prediction.model import Model
 from electra.prediction.onnx_engine import OnnxEncoder, OnnxFacts
+from electra.prediction.phrases import PhraseRule
 from electra.prediction.pretrained import Discriminator, EnergyNetwork, Generator
 from electra.prediction.windows import Reader
 from electra.tasks.model import load_model, task_of
@@ -122,6 +123,8 @@ class LoadedNetwork(NamedTuple):
     head: nn.Module | None
     word_embeddings_VE: Tensor | None
     """The table that a generator's head shares."""
+    phrases: PhraseRule | None = None
+    """How a generator rewrites phrases, if it does."""
 
 
 def load_pretrained(path: str, folder: ModelFolder, device: torch.device, *, max_length: int | None) -> Model:
@@ -139,7 +142,10 @@ def load_pretrained(path: str, folder: ModelFolder, device: torch.device, *, max
             case GeneratorHead():
                 assert network.word_embeddings_VE is not None
                 heads["generator"] = Generator(
-                    reader=network.reader, head=network.head, word_embeddings_VE=network.word_embeddings_VE
+                    reader=network.reader,
+                    head=network.head,
+                    word_embeddings_VE=network.word_embeddings_VE,
+                    phrases=network.phrases,
                 )
     own = networks[0]
     if not folder.is_onnx and (energy_head := folder.energy_head()):
@@ -151,18 +157,36 @@ def load_network(
     folder: ModelFolder, tokenizer: Tokenizer, device: torch.device, *, max_length: int | None
 ) -> LoadedNetwork:
     """The network in a folder, ready to read texts."""
+    rule: PhraseRule | None = None
     if folder.is_onnx:
         encoder: nn.Module = OnnxEncoder.read(folder)
         head, table_VE = onnx_engine.load_head(folder)
         known: int | None = OnnxFacts.of(folder).max_length
     else:
-        encoder, head = folder.encoder().to(device).eval(), folder.head()
+        rule = phrase_rule(folder)
+        # First of all: it compares the sizes of the config with the weights.
+        encoder = (folder.span_generator() if rule else folder.encoder()).to(device).eval()
+        head = folder.head()
         head = head and head.to(device).eval()
         table_VE = encoder.embeddings.word_embeddings.weight
         known = folder.run.get(SEQ_LENGTH) or folder.tokenizer_length
     length = reading_length(folder.config, max_length, known=known)
     reader = Reader(encoder=encoder, tokenizer=tokenizer, max_length=length, device=device)
-    return LoadedNetwork(reader, folder.config, head, table_VE)
+    return LoadedNetwork(reader, folder.config, head, table_VE, rule)
+
+
+def phrase_rule(folder: ModelFolder) -> PhraseRule | None:
+    """How a generator rewrites phrases, if the run that it is part of has taught it to."""
+    settings = folder.run.get("config", {})
+    if settings.get("objective") != "replaced_span" or folder.role != "generator":
+        return None
+    spans = settings.get("replaced_span", {})
+    return PhraseRule(
+        max_tokens=spans.get("max_tokens", 8),
+        max_words=settings.get("masking", {}).get("max_span_words", 3),
+        # Runs from before there was a choice do not say.
+        length=spans.get("length", "original"),
+    )
 
 
 def reading_length(config: EncoderConfig, given: int | None, *, known: int | None = None) -> int:

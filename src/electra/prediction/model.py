@@ -1,7 +1,7 @@
 """A loaded model: texts -> plain data in the same order, with the characters of each text.
 
     model = electra.load("RUN")
-    model.abilities                            # such as ("embed", "detect", "fill", "corrupt", "score")
+    model.abilities                            # such as ("embed", "detect", "fill", "score", "choose")
     model.detect(["The chef ate the meal."])[0]["tokens"][2]
 
 Texts are a list, a generator or whatever else yields them, and are batched by length. One that is longer
@@ -21,15 +21,17 @@ from numpy.typing import NDArray
 from electra.errors import InputError
 from electra.model.heads import Pooling
 from electra.prediction import pretrained
+from electra.prediction.options import ChooseBy, choose_options
 from electra.prediction.pretrained import Discriminator, EnergyNetwork, Generator, embed
 from electra.prediction.scoring import By, Scorer, TokenDetail, check_gaps, describe_scores
 from electra.prediction.windows import Reader, wanted
-from electra.tasks.families.family import Predictor, TaskRow
+from electra.tasks.families.family import Ability, Predictor, TaskRow
 from electra.tasks.families.table import task_abilities
 from electra.tasks.inference import judged_batches
 from electra.tasks.model import FineTuned
 from electra.tasks.precision import ASKED_FOR, FLOAT32
 from electra.text.spans import check_texts, locate, locate_with_gaps, mask_gaps
+from electra.text.templates import DEFAULT_TEMPLATE
 from electra.text.tokenizer import Tokenizer
 
 Plain = dict[str, Any]
@@ -66,9 +68,15 @@ class Model:
             "fill": self.generator is not None,
             "corrupt": self.discriminator is not None and self.generator is not None,
             "score": bool(self.scorer.known),
+            "choose": bool(self.scorer.known),
         }
-        task = None if self.tuned is None else self.tuned.family.ability
+        task = self.task_ability
         return (*(name for name, is_there in found.items() if is_there), *([task.name] if task else []))
+
+    @property
+    def task_ability(self) -> Ability | None:
+        """What it was fine-tuned for; None if it was not, or if no method is for it."""
+        return None if self.tuned is None else self.tuned.family.ability
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -122,6 +130,9 @@ class Model:
 
         `corrupted` is the text with nothing changed but the replaced tokens; `replaced` says which those are,
         `suspicion` what the discriminator makes of each. The same seed does the same to the same text.
+
+        A generator of `replaced_span` rewrites whole phrases: each that it draws anew is one of the `tokens`,
+        and `phrase` numbers the phrases that the text was cut into; else it is None.
         """
         generator = self._needed(self.generator, "corrupt")
         discriminator = self._needed(self.discriminator, "corrupt")
@@ -203,19 +214,61 @@ class Model:
         """
         return self.ask("answer", questions=questions, contexts=contexts)
 
-    def choose(self, questions: Iterable[str], choices: Iterable[Iterable[str]]) -> list[Plain]:
-        """The most probable of each question's choices: its place, its text, and all probabilities.
+    def choose(
+        self,
+        texts: Iterable[str] | None = None,
+        choices: Iterable[Iterable[str]] | None = None,
+        *,
+        questions: Iterable[str] | None = None,
+        options: Iterable[str] | None = None,
+        template: str = DEFAULT_TEMPLATE,
+        by: ChooseBy = "auto",
+    ) -> list[Plain]:
+        """The best of several choices for each text: its place, its text, and all probabilities.
 
-        A question may also be the beginning of a text that the choices continue.
+        A pre-trained model chooses among `options`, the same ones for all texts: the one that looks least
+        replaced at {} in the `template`, a sentence that follows the text or has a place for it, {text}. Its
+        score, among `scores`, is the mean of log(1 - p(replaced)) over its tokens or, by pseudo_likelihood,
+        of log p(token | all others). A text without tokens has no choice.
+
+        A model that was fine-tuned for multiple choice chooses among `choices`, of which each text has its
+        own. Its texts may be called `questions`: they are such, or beginnings that the choices continue.
         """
-        return self.ask("choose", questions=questions, choices=choices)
+        if (texts is None) == (questions is None):
+            raise InputError("texts: expected a list of texts")
+        given = questions if texts is None else texts
+        assert given is not None
+        if self.task_ability is not None and self.task_ability.name == "choose":
+            if choices is None or options is not None:
+                raise InputError(
+                    f"options: {self.path} was fine-tuned for multiple choice: give choices, a list for each "
+                    "question"
+                )
+            return self.ask("choose", questions=given, choices=choices)
+        if "choose" not in self.abilities:
+            raise InputError(self._cannot("choose"))
+        if options is None or choices is not None:
+            raise InputError(
+                f"choices: {self.path} was not fine-tuned for multiple choice: give options, the same for "
+                "all texts"
+            )
+        return choose_options(
+            check_texts(given),
+            options,
+            template=template,
+            by=by,
+            scorer=self.scorer,
+            tokenizer=self.tokenizer,
+            max_length=self.reader.max_length,
+        )
 
     def ask(self, ability: str, **fields: Any) -> list[Any]:
         """Use an ability by its name: `ask("detect", texts=[...])` is `detect([...])`.
 
         A family of tasks that adds an ability of its own is used by this alone.
         """
-        if ability in self.abilities and ability not in task_abilities():
+        is_task = self.task_ability is not None and self.task_ability.name == ability
+        if ability in self.abilities and not is_task:
             found: list[Any] = getattr(self, ability)(**fields)
             return found
         tuned = self._needed(self.tuned, ability)
@@ -269,6 +322,10 @@ LACKING = {
         "score texts: it has neither a discriminator nor a generator with its head. Name the run that it was "
         "made from"
     ),
+    "choose": (
+        "choose: it was not fine-tuned for multiple choice, and has neither a discriminator nor a generator "
+        "with its head to choose among options"
+    ),
 }
 """Ability of a pre-trained model -> what is missing in a model that has it not."""
 
@@ -276,6 +333,6 @@ LACKING = {
 def lacking(ability: str) -> str:
     """What a model cannot do, and why."""
     of_tasks = task_abilities()
-    if ability in of_tasks:
+    if ability in of_tasks and ability not in LACKING:
         return f"{ability}: it was not fine-tuned for {of_tasks[ability].purpose}"
     return LACKING.get(ability, f"{ability}: there is no such ability")

@@ -83,10 +83,10 @@ class OnnxEncoder(nn.Module):
     @classmethod
     def read(cls, folder: ModelFolder) -> "OnnxEncoder":
         """The graph of a folder, checked against the manifest."""
-        folder.check_files(GRAPH)
+        folder.check_files(folder.graph_path.relative_to(folder.path).as_posix())
         # Every run computes all outputs, wanted or not: a generator's are logits of the whole vocabulary.
         cut = OnnxFacts.of(folder).part == "generator"
-        session = open_session(folder.path / GRAPH, only=HIDDEN_STATES if cut else None)
+        session = open_session(folder.graph_path, only=HIDDEN_STATES if cut else None)
         check_signature(session, folder)
         return cls(session, folder.config)
 
@@ -140,7 +140,7 @@ def check_signature(session: Any, folder: ModelFolder) -> None:
     """Refuse a graph that is not for hidden states of the config's size."""
     given = {value.name for value in session.get_inputs()}
     if given != set(INPUTS):
-        raise InputError(f"{folder.path / GRAPH} has inputs {short(given)}, expected {', '.join(INPUTS)}")
+        raise InputError(f"{folder.graph_path} has inputs {short(given)}, expected {', '.join(INPUTS)}")
     shape = next((one.shape for one in session.get_outputs() if one.name == HIDDEN_STATES), None)
     size = folder.config.hidden_size
     if not shape or len(shape) != 3 or shape[-1] != size:

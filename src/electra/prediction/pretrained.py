@@ -10,6 +10,7 @@ tokens; numbers in an embedding E, a hidden state D.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.nn import functional
 
 from electra.errors import InputError
 from electra.model.heads import DiscriminatorHead, GeneratorHead, Pooling, pool
+from electra.prediction.phrases import Phrase, PhraseRule, PhraseWriter, choose_phrases
 from electra.prediction.windows import ReadBatch, Reader, WindowRow
 from electra.seeds import numpy_generator
 from electra.text.spans import Ids, Span, Tokens
@@ -92,6 +94,8 @@ class Generator:
     reader: Reader
     head: GeneratorHead
     word_embeddings_VE: Tensor
+    phrases: PhraseRule | None = None
+    """How it rewrites whole phrases, if it was trained to."""
 
     def best(
         self, texts_ids: Sequence[Ids], positions: Sequence[Positions], *, top: int
@@ -113,35 +117,40 @@ class Generator:
         uniform: Sequence[NDArray[np.float64]],
     ) -> list[Ids]:
         """A token for each position, drawn by a number from 0 to 1; never one of the special ones."""
-        tokenizer = self.reader.tokenizer
-        special = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
-
-        def draw(logits_CV: Tensor, uniform_C: Tensor) -> tuple[Tensor]:
-            logits_CV = self._known(logits_CV).index_fill(
-                1, torch.tensor(special, device=logits_CV.device), -torch.inf
-            )
-            # In double precision: the errors of a long running sum would exceed the shares of rare tokens.
-            ends_CV = logits_CV.softmax(-1).cpu().double().cumsum(-1)
-            place_C1 = uniform_C.cpu()[:, None] * ends_CV[:, -1:]
-            drawn_C1 = torch.searchsorted(ends_CV, place_C1, right=True)
-            # Rounding may bring the product up to the total, behind the last token.
-            return (drawn_C1.squeeze(1).clamp(max=ends_CV.shape[1] - 1),)
-
-        found = self._reduce(texts_ids, positions, uniform, draw)
+        found = self._reduce(texts_ids, positions, uniform, self.draw)
         return [np.array([token for (token,) in of_text], np.uint32) for of_text in found]
 
+    def draw(self, logits_CV: Tensor, uniform_C: Tensor, *, end_id: int | None = None) -> tuple[Tensor]:
+        """A function for `reduce`: a token for each number; of the special ones only a sign of the end."""
+        tokenizer = self.reader.tokenizer
+        special = {tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id}
+        never = torch.tensor(sorted(special - {end_id}), device=logits_CV.device)
+        logits_CV = self._known(logits_CV).index_fill(1, never, -torch.inf)
+        # In double precision: the errors of a long running sum would exceed the shares of rare tokens.
+        ends_CV = logits_CV.softmax(-1).cpu().double().cumsum(-1)
+        place_C1 = uniform_C.cpu()[:, None] * ends_CV[:, -1:]
+        drawn_C1 = torch.searchsorted(ends_CV, place_C1, right=True)
+        # Rounding may bring the product up to the total, behind the last token.
+        return (drawn_C1.squeeze(1).clamp(max=ends_CV.shape[1] - 1),)
+
     @torch.no_grad()
-    def log_likelihoods(self, texts_ids: Sequence[Ids]) -> list[NDArray[np.float32]]:
-        """log p(token | all others) of each token of each text: each is masked in turn, in its own window."""
+    def log_likelihoods(
+        self, texts_ids: Sequence[Ids], places: Sequence[slice] | None = None
+    ) -> list[NDArray[np.float32]]:
+        """log p(token | all others) of each token of each text: each is masked in turn, in its own window.
+
+        With `places`, of these tokens of each text only; others have 0.
+        """
         # A long text is cut first: a copy of its window is enough for a token.
-        places = [
+        masked = [
             (number, window, place)
             for number, ids_T in enumerate(texts_ids)
             for window in windows(len(ids_T), room=self.reader.max_length - 2)
             for place in range(window.judged, window.judged_stop)
+            if places is None or places[number].start <= place < places[number].stop
         ]
         # Copies that are read together should be of like length; stable, so that the order is one.
-        places.sort(key=lambda place: place[1].start - place[1].stop)
+        masked.sort(key=lambda one: one[1].start - one[1].stop)
         mask_id = np.uint32(self.reader.tokenizer.mask_id)
         found = [np.zeros(len(ids_T), np.float32) for ids_T in texts_ids]
 
@@ -149,8 +158,8 @@ class Generator:
             known_CV = self._known(logits_CV)
             return (known_CV.gather(1, target_C[:, None]).squeeze(1) - known_CV.logsumexp(1),)
 
-        for first in range(0, len(places), COPIES):
-            part = places[first : first + COPIES]
+        for first in range(0, len(masked), COPIES):
+            part = masked[first : first + COPIES]
             copies, columns_C = [], []
             for number, window, place in part:
                 copies.append(texts_ids[number][window.start : window.stop].copy())
@@ -225,12 +234,30 @@ class MaskedText(NamedTuple):
     uniform_P: NDArray[np.float64]
 
 
+class Piece(NamedTuple):
+    """Tokens of a text that are rewritten as one, or stay."""
+
+    start: int
+    end: int
+    """Characters of the text."""
+    old: Ids
+    new: Ids
+    is_masked: bool
+    phrase: int | None = None
+    """Number of the phrase that it belongs to, where phrases are rewritten as one."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether anything has changed."""
+        return not np.array_equal(self.old, self.new)
+
+
 class Spliced(NamedTuple):
     """A text with some tokens replaced."""
 
     text: str
     spans: list[Span]
-    """The characters, in it, of each token."""
+    """The characters, in it, of each piece."""
 
 
 def corrupt_texts(
@@ -245,7 +272,25 @@ def corrupt_texts(
     """A turn for each text, which depends on the text and the seed alone."""
     if not 0 < mask_prob <= 1:
         raise InputError(f"mask_prob is {mask_prob}, expected above 0 and at most 1 (such as 0.15)")
+    rewrite = rewrite_tokens if generator.phrases is None else rewrite_phrases
+    pieces = rewrite(texts, located, generator, mask_prob=mask_prob, seed=seed)
+    corrupted = [
+        np.concatenate([piece.new for piece in of_text]) if of_text else np.zeros(0, np.uint32)
+        for of_text in pieces
+    ]
+    suspicions = discriminator.suspicions(corrupted)
     tokenizer = generator.reader.tokenizer
+    continues_V = tokenizer.continues_word()
+    return [
+        describe_turn(text, of_text, suspicion_T, tokenizer, continues_V)
+        for text, of_text, suspicion_T in zip(texts, pieces, suspicions, strict=True)
+    ]
+
+
+def rewrite_tokens(
+    texts: Sequence[str], located: Sequence[Tokens], generator: Generator, *, mask_prob: float, seed: int
+) -> list[list[Piece]]:
+    """Draw some tokens of each text anew, each by itself."""
     originals = [tokens.ids_T for tokens in located]
     choices = [
         choose_masks(text, len(ids_T), mask_prob=mask_prob, seed=seed)
@@ -253,19 +298,66 @@ def corrupt_texts(
     ]
     positions = [chosen.positions_P for chosen in choices]
     masked = [
-        replace(ids_T, chosen.positions_P, np.uint32(tokenizer.mask_id))
+        replace(ids_T, chosen.positions_P, np.uint32(generator.reader.tokenizer.mask_id))
         for ids_T, chosen in zip(originals, choices, strict=True)
     ]
     sampled = generator.sample(masked, positions, [chosen.uniform_P for chosen in choices])
-    corrupted = [replace(*parts) for parts in zip(originals, positions, sampled, strict=True)]
-    suspicions = discriminator.suspicions(corrupted)
-    continues_V = tokenizer.continues_word()
     return [
-        describe_turn(text, tokens, new_T, positions_P, suspicion_T, tokenizer, continues_V)
-        for text, tokens, new_T, positions_P, suspicion_T in zip(
-            texts, located, corrupted, positions, suspicions, strict=True
-        )
+        token_pieces(tokens, replace(tokens.ids_T, positions_P, new_P), set(positions_P.tolist()))
+        for tokens, positions_P, new_P in zip(located, positions, sampled, strict=True)
     ]
+
+
+def token_pieces(tokens: Tokens, new_T: Ids, masked: set[int]) -> list[Piece]:
+    """Each token by itself."""
+    return [
+        Piece(start, end, tokens.ids_T[place : place + 1], new_T[place : place + 1], place in masked)
+        for place, (start, end) in enumerate(tokens.spans)
+    ]
+
+
+def rewrite_phrases(
+    texts: Sequence[str], located: Sequence[Tokens], generator: Generator, *, mask_prob: float, seed: int
+) -> list[list[Piece]]:
+    """Cut each text into phrases, and let the generator rewrite some of them from left to right."""
+    rule, reader = generator.phrases, generator.reader
+    assert rule is not None
+    continues_V = reader.tokenizer.continues_word()
+    cut = [
+        choose_phrases(
+            numpy_generator(seed, "corrupt", text),
+            continues_V[tokens.ids_T],
+            rule,
+            mask_prob=mask_prob,
+            # A phrase is written in one window.
+            borders=[window.judged_stop for window in windows(len(tokens.ids_T), room=reader.max_length - 2)],
+        )
+        for text, tokens in zip(texts, located, strict=True)
+    ]
+    writer = PhraseWriter(
+        reader=reader,
+        rule=rule,
+        draw=lambda hidden_RD, uniform_R, end_id: generator.head.reduce(
+            hidden_RD, generator.word_embeddings_VE, partial(generator.draw, end_id=end_id), uniform_R
+        )[0],
+    )
+    written = writer.write([tokens.ids_T for tokens in located], cut)
+    return [phrase_pieces(*parts) for parts in zip(located, cut, written, strict=True)]
+
+
+def phrase_pieces(tokens: Tokens, cut: Sequence[Phrase], written: Sequence[Ids]) -> list[Piece]:
+    """Rewritten phrases, and the tokens of all others."""
+    found, new = [], iter(written)
+    for number, phrase in enumerate(cut):
+        if phrase.uniform_N is None:
+            for place in range(phrase.start, phrase.stop):
+                token = tokens.ids_T[place : place + 1]
+                found.append(Piece(*tokens.spans[place], token, token, is_masked=False, phrase=number))
+        else:
+            start, end = tokens.spans[phrase.start][0], tokens.spans[phrase.stop - 1][1]
+            old = tokens.ids_T[phrase.start : phrase.stop]
+            found.append(Piece(start, end, old, next(new), is_masked=True, phrase=number))
+    return found
 
 
 def choose_masks(text: str, num_tokens: int, *, mask_prob: float, seed: int) -> MaskedText:
@@ -285,68 +377,65 @@ def replace(ids_T: Ids, positions_P: Positions, new: Ids | np.uint32) -> Ids:
 
 def describe_turn(
     text: str,
-    tokens: Tokens,
-    new_T: Ids,
-    masked_P: Positions,
+    pieces: Sequence[Piece],
     suspicion_T: NDArray[np.float32],
     tokenizer: Tokenizer,
     continues_V: NDArray[np.bool_],
 ) -> dict[str, Any]:
     """The turn as plain data."""
-    spliced = splice(text, tokens, new_T, tokenizer, continues_V)
-    masked = set(masked_P.tolist())
-    old_names, new_names = tokenizer.tokens(tokens.ids_T), tokenizer.tokens(new_T)
+    spliced = splice(text, pieces, tokenizer, continues_V)
+    ends = np.cumsum([len(piece.new) for piece in pieces])
     return {
         "text": text,
         "corrupted": spliced.text,
         "tokens": [
             {
-                "text": text[start:end],
-                "start": start,
-                "end": end,
-                "original": old_names[place],
-                "corrupted": new_names[place],
-                "corrupted_start": spliced.spans[place][0],
-                "corrupted_end": spliced.spans[place][1],
-                "masked": place in masked,
-                "replaced": bool(tokens.ids_T[place] != new_T[place]),
-                "suspicion": float(suspicion_T[place]),
+                "text": text[piece.start : piece.end],
+                "start": piece.start,
+                "end": piece.end,
+                "original": " ".join(tokenizer.tokens(piece.old)),
+                "corrupted": " ".join(tokenizer.tokens(piece.new)),
+                "corrupted_start": start,
+                "corrupted_end": end,
+                "masked": piece.is_masked,
+                "replaced": piece.is_new,
+                "suspicion": float(suspicion_T[last - len(piece.new) : last].max()),
+                "phrase": piece.phrase,
             }
-            for place, (start, end) in enumerate(tokens.spans)
+            for piece, (start, end), last in zip(pieces, spliced.spans, ends, strict=True)
         ],
     }
 
 
 def splice(
-    text: str, tokens: Tokens, new_T: Ids, tokenizer: Tokenizer, continues_V: NDArray[np.bool_]
+    text: str, pieces: Sequence[Piece], tokenizer: Tokenizer, continues_V: NDArray[np.bool_]
 ) -> Spliced:
     """The text with new tokens in place of those that differ, and everything else as it was.
 
     Blanks change only beside a new token: one is removed before a piece that continues the word in front of
     it, and one is inserted where two words would otherwise become one.
     """
-    found, spans, done = "", [], 0
-    is_new_T = tokens.ids_T != new_T
-    for place, (start, end) in enumerate(tokens.spans):
-        blank = text[done:start]
-        word = readable(int(new_T[place]), tokenizer, continues_V) if is_new_T[place] else text[start:end]
-        continues = bool(continues_V[new_T[place]])
-        if place > 0 and is_new_T[place - 1 : place + 1].any():
-            if continues and is_new_T[place] and not blank.strip():
+    found, spans, done, was_new = "", [], 0, False
+    for number, piece in enumerate(pieces):
+        blank = text[done : piece.start]
+        word = readable(piece.new, tokenizer, continues_V) if piece.is_new else text[piece.start : piece.end]
+        continues = bool(continues_V[piece.new[0]])
+        if number > 0 and (was_new or piece.is_new):
+            if continues and piece.is_new and not blank.strip():
                 blank = ""
             elif not continues and not blank and fuse(found[-1:], word[:1]):
                 blank = " "
         found += blank
         spans.append((len(found), len(found) + len(word)))
         found += word
-        done = end
+        done, was_new = piece.end, piece.is_new
     return Spliced(found + text[done:], spans)
 
 
-def readable(token: int, tokenizer: Tokenizer, continues_V: NDArray[np.bool_]) -> str:
-    """A token as it stands in a text, without the marks of a vocabulary."""
-    word = tokenizer.decode([token]).strip()
-    return word.removeprefix(CONTINUATION) if continues_V[token] else word
+def readable(ids: Ids, tokenizer: Tokenizer, continues_V: NDArray[np.bool_]) -> str:
+    """Tokens as they stand in a text, without the marks of a vocabulary."""
+    words = tokenizer.decode(ids.tolist()).strip()
+    return words.removeprefix(CONTINUATION) if continues_V[ids[0]] else words
 
 
 def fuse(before: str, after: str) -> bool:

@@ -18,6 +18,7 @@ from electra.prediction.load import Engine, load
 from electra.prediction.minimal_pairs import RESULTS, MinimalPairScores, score_minimal_pairs
 from electra.prediction.model import Model
 from electra.prediction.scoring import By, TokenDetail, check_gaps
+from electra.store.cache import with_urls
 from electra.tasks.data.columns import Cells
 from electra.tasks.precision import PrecisionName
 from electra.text.quarantine import strict_reading
@@ -271,7 +272,7 @@ def score_pairs(
     path = Path(settings.out) if settings.out else run and run / RESULTS
     try:
         if path:
-            found.write(path, model=settings.model, data=settings.data)
+            found.write(path, model=with_urls(settings.model), data=with_urls(settings.data))
     except OSError as error:
         # Where nobody asked for a file, a run that belongs to somebody else is no reason to lose the result.
         if settings.out:

@@ -89,6 +89,17 @@ class Scorer:
         found = {method: self.known[method](different) for method in methods}
         return {method: [scores[number] for number in number_of] for method, scores in found.items()}
 
+    def means(self, texts_ids: Sequence[Ids], places: Sequence[slice], *, method: Method) -> list[float]:
+        """The mean score of some tokens of each text, by one method."""
+        if method == "pseudo_likelihood" and self.energy is None and self.generator is not None:
+            # No other tokens are masked: those of an option are few.
+            found = self.generator.log_likelihoods(texts_ids, places)
+        else:
+            found = self.known[method](texts_ids)
+        return [
+            float(score_T[place].mean(dtype=np.float64)) for score_T, place in zip(found, places, strict=True)
+        ]
+
     def sums(self, texts_ids: Sequence[Ids], *, by: By) -> dict[Method, NDArray[np.float64]]:
         """Method -> the score of each text; NaN for a text without tokens."""
         found = self.token_scores(texts_ids, by=by)

@@ -4,7 +4,7 @@
 the end of the budget and writes RUN/final, a folder for each encoder. `first_step` is the dry run.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from electra import config, files
 from electra.errors import InputError
@@ -76,6 +76,7 @@ class Data:
             vocab_size=tokenizer.vocab_size,
             mask_id=tokenizer.mask_id,
             special_ids=(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id),
+            sep_id=tokenizer.sep_id,
             continues_word_V=continues if continues.any() else None,
             counts_V=torch.from_numpy(np.load(counts, allow_pickle=False)) if counts.is_file() else None,
         )
@@ -125,7 +126,9 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
             f"{data.folder} has rows of {data.rows.seq_length} tokens, the model takes "
             f"{encoder.max_position_embeddings}: set --model.max_position_embeddings {data.rows.seq_length}"
         )
-    start = read_start(Path(settings.start)) if settings.start and not is_resumed(settings) else None
+    # Others may be on machines that do not see the folder, or see it later.
+    resumed = bool(settings.out) and engine.world.first_says(lambda: is_resumed(Path(settings.out)))
+    start = read_start(Path(settings.start)) if settings.start and not resumed else None
     if start is not None:
         start.require_room(encoder)
     make_objective = partial(
@@ -138,8 +141,11 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
         batch_size=settings.train.batch_size,
     )
     objective = make_objective(device=engine.device)
-    start_embeddings(settings, objective, data, encoder, engine.world)
-    started_from = begin_from(start, objective, data.tokenizer) if start else earlier_start(settings)
+    if settings.model.embedding_start != "random" and not resumed:
+        start_embeddings(settings, objective, data, encoder, engine.world)
+    started_from = begin_from(start, objective, data.tokenizer) if start else None
+    if resumed:
+        started_from = engine.world.first_says(lambda: earlier_start(Path(settings.out)))
     engine.set_recomputation(objective)
     micro_batch = engine.micro_batch(lambda: bytes_per_row(objective, data.rows, engine.device))
     cores = engine.num_cores(partial(step_seconds, objective, data.rows, engine))
@@ -171,19 +177,17 @@ def build(settings: PretrainRunConfig, engine: Engine) -> Pretraining:
     )
 
 
-def earlier_start(settings: PretrainRunConfig) -> dict[str, Any] | None:
+def earlier_start(out: Path) -> dict[str, Any] | None:
     """Where the weights of a resumed run began: at what `--start` named then, or at a model that was imported
     as a run; None: they were random."""
-    found = read_environment(Path(settings.out)).get(STARTED_FROM) if is_resumed(settings) else None
+    found = read_environment(out).get(STARTED_FROM)
     return dict(found) if isinstance(found, dict) and found else None
 
 
 def start_embeddings(
     settings: PretrainRunConfig, objective: Objective, data: Data, encoder: EncoderConfig, world: World
 ) -> None:
-    """Give the tables of tokens their first vectors, if they are not to be random."""
-    if settings.model.embedding_start == "random" or is_resumed(settings):
-        return
+    """Give the tables of tokens first vectors that are not random."""
     vectors_VE = one_then_others(
         world,
         lambda: open_vectors(
@@ -212,9 +216,9 @@ def keep_of(settings: PretrainRunConfig) -> files.Keep:
     return "in_memory" if settings.dry_run else "in_cache"
 
 
-def is_resumed(settings: PretrainRunConfig) -> bool:
-    """Whether the run folder has weights of its own already."""
-    return bool(settings.out) and any((Path(settings.out) / CHECKPOINTS).glob("step-*"))
+def is_resumed(out: Path) -> bool:
+    """Whether a run folder has weights of its own already."""
+    return any((out / CHECKPOINTS).glob("step-*"))
 
 
 def separate_networks(settings: PretrainRunConfig, objective: Objective) -> Callable[[str], Network] | None:
@@ -369,15 +373,17 @@ def run_pretraining(settings: PretrainRunConfig, world: World, device: torch.dev
             ),
             peak=peak,
         )
-        weights = run.state.tensors()["model"]
-        if world.writes:
-            write_final(run, weights, out / FINAL)
+        write_final(run, out / FINAL)
     return run
 
 
-def write_final(run: Pretraining, weights: Mapping[str, Tensor], folder: Path) -> None:
+def write_final(run: Pretraining, folder: Path) -> None:
     """Write the encoders with the tokenizer, into a folder that appears when it is whole."""
+    writes = run.engine.world.writes
     # The objective in training may be spread over processes and compiled: a plain one takes its weights.
+    weights = {name: tensor for name, tensor in run.state.whole_weights() if writes}
+    if not writes:
+        return
     objective = run.make_objective()
     copy_weights(weights, objective, where="the trained model")
     write_networks(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from electra import files
+from electra.cluster import check_address
 from electra.config import Given
 from electra.errors import InputError
 from electra.model.heads import DetectionHead, detection_head_of
@@ -47,7 +48,9 @@ class ModelConfig:
     generator width."""
     backbone: Backbone | None = None
     """The paper's layers (electra), or those of ModernBERT (modern): pre-norm, rotary positions, a gated
-    feed-forward layer, no biases, no segments, sub-layers that add nothing at the start. Default: electra."""
+    feed-forward layer, no biases, no segments, sub-layers that add nothing at the start. Or no layers
+    at all (bag): the mean of the vectors of words nearby, for the objective negative_sampling. Default:
+    electra."""
     embedding_size: int | None = None
     """Width of the embedding tables."""
     hidden_size: int | None = None
@@ -63,7 +66,7 @@ class ModelConfig:
     """Longest sequence, in tokens."""
     position_embedding_type: Position | None = None
     """How the encoder knows the order of tokens: a learned table (the paper's), rotated queries and keys (the
-    only one of backbone modern), or a bias towards near tokens."""
+    only one of backbone modern), or a bias towards near tokens; none with backbone bag."""
     query_key_norm: QueryKeyNorm | None = None
     """Of backbone modern: give queries and keys a fixed length (rms, its default), or leave them (none), as
     transformers' ModernBERT does."""
@@ -71,7 +74,8 @@ class ModelConfig:
     """Of backbone modern, for long rows: of each so many layers the first sees the whole row, the others a
     window. Default: 1, all see everything."""
     local_attention_window: int | None = None
-    """Tokens that a position of such a layer sees, half of them on each side. Default: 128."""
+    """Tokens that a position of such a layer, or of backbone bag, sees, half of them on each side. Default:
+    128; with bag 10."""
     dropout: float | None = None
     """Dropout of hidden states and of attention weights."""
     initializer_range: float | None = None
@@ -127,6 +131,7 @@ ObjectiveName = Literal[
     "electric",
     "single_pass",
     "replaced_span",
+    "negative_sampling",
 ]
 GeneratorKind = Literal["mlm", "uniform", "unigram", "two_tower", "ngram"]
 LARGEST_GENERATOR = 10
@@ -137,6 +142,8 @@ DETECTING: tuple[ObjectiveName, ...] = (
     *("electra", "electra_15", "two_stage", "adversarial", "electric", "single_pass", "replaced_span"),
 )
 """Objectives with a head that tells replaced tokens."""
+NAMING: tuple[ObjectiveName, ...] = ("mlm", "replace_mlm", "all_tokens_mlm", *DETECTING)
+"""Objectives with heads whose biases can begin at frequencies."""
 CORRECTING: tuple[ObjectiveName, ...] = ("electra", "electra_15", "single_pass")
 """Objectives that can also name the original tokens."""
 Sharing = Literal["embeddings", "none", "all", "disentangled"]
@@ -269,12 +276,27 @@ class ReplacedSpanConfig:
     max_tokens: int = 8
     """Longest span that is rewritten as one, in tokens: a longer run of masked tokens is cut into several.
     Each token beyond the first takes one more pass of the generator, over the spans alone."""
+    length: Literal["original", "own"] = "original"
+    """How long a rewritten span is: as the original one, or as the generator decides (own), from 1 token to
+    max_tokens. It then sees one [MASK] for a whole span."""
     boundaries: Literal["off", "on"] = "off"
     """Whether the discriminator must also tell at which tokens rewritten spans begin and end."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise InputError(f"replaced_span.max_tokens is {self.max_tokens}, expected 1 or more tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativeSamplingConfig:
+    """The true token of a position among drawn ones. At which positions `masking` says."""
+
+    negatives: int = 5
+    """Tokens that are drawn for each position, as generator says."""
+
+    def __post_init__(self) -> None:
+        if self.negatives < 1:
+            raise InputError(f"negative_sampling.negatives is {self.negatives}, expected 1 or more tokens")
 
 
 OBJECTIVE_DEFAULTS: dict[ObjectiveName, dict[str, Any]] = {
@@ -284,6 +306,13 @@ OBJECTIVE_DEFAULTS: dict[ObjectiveName, dict[str, Any]] = {
         "discriminator_weight": 10.0,
     },
     "replaced_span": {"masking.strategy": "span", "masking.mask_token_prob": 1.0},
+    "negative_sampling": {
+        "model.backbone": "bag",
+        "generator.kind": "unigram",
+        "generator.temperature": 4 / 3,
+        "generator.correct_token": "forbidden",
+        "discriminator_weight": 1.0,
+    },
 }
 """What an objective has in place of the paper's values, where nobody says otherwise."""
 
@@ -299,7 +328,8 @@ class PretrainConfig:
     generator_weight: float = 1.0
     """Weight of the generator's loss."""
     discriminator_weight: float = 50.0
-    """Weight of the discriminator's loss (the paper's λ). Default with single_pass: 10."""
+    """Weight of the discriminator's loss (the paper's λ). Default with single_pass: 10, with
+    negative_sampling: 1."""
     discriminator_weight_start: float | None = None
     """Weight of the discriminator's loss in the first step, from which it goes to discriminator_weight.
     Default: it is the same all the time."""
@@ -320,6 +350,7 @@ class PretrainConfig:
     adversarial: AdversarialConfig = field(default_factory=AdversarialConfig)
     single_pass: SinglePassConfig = field(default_factory=SinglePassConfig)
     replaced_span: ReplacedSpanConfig = field(default_factory=ReplacedSpanConfig)
+    negative_sampling: NegativeSamplingConfig = field(default_factory=NegativeSamplingConfig)
 
     def __post_init__(self) -> None:
         for key in ("generator_weight", "discriminator_weight", "recovery_weight"):
@@ -335,6 +366,7 @@ class PretrainConfig:
             ("correction", "none", CORRECTING),
             ("discriminator_head", "plain", DETECTING),
             ("discriminator_weight_start", None, DETECTING),
+            ("output_bias", "zero", NAMING),
         ):
             if getattr(self, key) != plain and self.objective not in known:
                 raise InputError(
@@ -377,7 +409,7 @@ class PretrainRunConfig(PretrainConfig):
     """A pre-training run. Keys that are not given have the paper's values for the size of the model."""
 
     data: str = ""
-    """Folder made by `electra prepare`."""
+    """Folder made by `electra prepare`, here or in an object store (s3://BUCKET/NAME)."""
     out: str = ""
     """Run folder. Run the same command again to resume the run."""
     start: str = ""
@@ -393,16 +425,28 @@ class PretrainRunConfig(PretrainConfig):
     """Most held-out rows to use in an evaluation."""
     health: HealthConfig = field(default_factory=HealthConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
-    max_restarts: int = 0
-    """How often to restart from the last checkpoint after a crash."""
+    cluster: str | None = None
+    """Train on a Ray cluster: ray://HOST:PORT, auto (the cluster this machine is a node of) or local (one on
+    this machine's cores). A process for each GPU, or without GPUs for each node. Default: none."""
+    cluster_workers: int | None = None
+    """With cluster: how many processes at most, spread over the cores of the nodes if there are no GPUs."""
+    max_restarts: int | None = None
+    """How often to restart from the last checkpoint after a crash, and with cluster after the loss of a
+    process or a node. Default: 0, with cluster 10."""
     dry_run: bool = False
     """Check everything, take one step, and print what the run will need, without writing anything."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("valid_rows", "max_restarts"):
-            if getattr(self, key) < 0:
-                raise InputError(f"{key} is {getattr(self, key)}, expected 0 or more")
+        for key, least in (("valid_rows", 0), ("max_restarts", 0), ("cluster_workers", 1)):
+            if (value := getattr(self, key)) is not None and value < least:
+                raise InputError(f"{key} is {value}, expected {least} or more")
+        if self.cluster is not None:
+            check_address(self.cluster)
+            if self.dry_run:
+                raise InputError("dry_run takes its step on this machine: leave out --cluster")
+        elif self.cluster_workers is not None:
+            raise InputError("cluster_workers is given, but no cluster: say which with --cluster")
         if self.start and self.model.embedding_start != "random":
             raise InputError(
                 f"model.embedding_start is {self.model.embedding_start}, but the run takes its first weights "
@@ -418,7 +462,7 @@ class PretrainRunConfig(PretrainConfig):
 
 
 FREE_KEYS = (
-    *("data", "out", "checkpoint", "resume", "max_restarts", "dry_run"),
+    *("data", "out", "checkpoint", "resume", "cluster", "cluster_workers", "max_restarts", "dry_run"),
     *("log.log_every", "log.trackers"),
 )
 """Keys that may change between two sittings of a run. Whether the data is the same is told by its hash."""
@@ -478,13 +522,16 @@ def network_keys(sizes: Mapping[Role, EncoderConfig], *, sharing: Sharing) -> di
             for name in names
             if getattr(large, name) != getattr(preset, name)
         },
-        **({"model.backbone": large.backbone} if large.is_modern else {}),
+        **({} if large.backbone == "electra" else {"model.backbone": large.backbone}),
         "generator.sharing": sharing,
     }
     if large.hidden_dropout_prob != preset.hidden_dropout_prob:
         keys["model.dropout"] = large.hidden_dropout_prob
+    if large.is_bag:
+        keys["objective"] = "negative_sampling"
     if "discriminator" not in sizes:
-        return {**keys, "objective": "mlm"}
+        # An objective with a discriminator, if one is asked for, has a generator of this size.
+        return {**keys, "objective": "mlm", "generator.width": 1.0, "generator.depth": 1.0}
     if (small := sizes.get("generator")) is not None:
         width = small.hidden_size / large.hidden_size
         depth = small.num_hidden_layers / large.num_hidden_layers

@@ -13,15 +13,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from electra.model import cost
 from electra.model.cost import Attention, Memory, training_memory
-from electra.model.encoder import Encoder
+from electra.model.encoder import Embeddings, Encoder, Layer, ModernLayer
 from electra.model.heads import DiscriminatorHead, GeneratorHead
 from electra.model.names import is_layer_matrix
 from electra.model.sizes import EncoderConfig, generator_config
+from electra.pretraining.communication import NONE, Communication, Link, Weights, communication
 from electra.pretraining.config import UNTRAINED, PretrainConfig
 from electra.pretraining.masking import Masker, TokenFacts
 from electra.pretraining.ngrams import NgramIndex
 from electra.pretraining.objectives import OBJECTIVES
 from electra.pretraining.objectives.protocol import Objective
+from electra.train.distributed import Parallel
 from electra.train.optim import OptimizerName
 
 _ROWS = 4
@@ -37,6 +39,9 @@ def flops_per_token(config: PretrainConfig, encoder: EncoderConfig, *, length: i
     if config.objective == "mlm":
         return _encoder(encoder, length) + masked * _vocabulary(encoder)
     total = _encoder(encoder, length)
+    if config.objective == "negative_sampling":
+        # A product of two vectors for each candidate, and two for their gradients.
+        return total + masked * (1 + config.negative_sampling.negatives) * 3 * 2 * encoder.hidden_size
     if config.objective == "single_pass":
         named = masked
         if config.correction == "proposed":
@@ -55,12 +60,25 @@ def flops_per_token(config: PretrainConfig, encoder: EncoderConfig, *, length: i
     predicted = 1.0 if config.objective == "electric" else masked
     total += towers * _encoder(generator, length) + predicted * _vocabulary(generator)
     if config.objective == "replaced_span" and config.replaced_span.max_tokens > 1:
-        # Tokens of spans are read once more, and once more they are written: forward, a third of a step.
-        total += masked * ((1 + 1 / 3) * _encoder(generator, length) + _vocabulary(generator) / 3)
+        total += masked * _spans(config, generator, length)
     return total
 
 
+def _spans(config: PretrainConfig, generator: EncoderConfig, length: int) -> float:
+    """What rewriting spans takes for each masked token."""
+    read, written = 1.0, 1.0
+    if config.replaced_span.length == "own":
+        # As if each word were one token: with the sign of the end, and for as long as the longest span.
+        spans = 1 / config.masking.mean_span_words
+        read, written = 1 + spans, spans * config.replaced_span.max_tokens
+    # Read forward and backward, written forward: a third of a step.
+    states = (read + written / 3) * _encoder(generator, length)
+    return states + (read - 1 + written / 3) * _vocabulary(generator)
+
+
 def _encoder(config: EncoderConfig, length: int) -> float:
+    if config.is_bag:
+        return _counted(config, length) / (_ROWS * length)
     # All layers that see as much are alike: encoders of few layers tell of any number, in less time.
     one, two, with_local = (
         _counted(dataclasses.replace(config, num_hidden_layers=layers, global_attention_every=every), length)
@@ -103,6 +121,21 @@ def parameters_by_part(objective: nn.Module) -> dict[str, int]:
     return counts
 
 
+def weights_by_place(objective: nn.Module) -> Weights:
+    """How many weights are in layers, in embeddings and elsewhere."""
+    layers = [part for part in objective.modules() if isinstance(part, Layer | ModernLayer)]
+    tables = [part for part in objective.modules() if isinstance(part, Embeddings)]
+    inside, embeddings = (
+        # Networks may share them.
+        sum(weight.numel() for weight in {weight for part in parts for weight in part.parameters()})
+        for parts in (layers, tables)
+    )
+    total = sum(weight.numel() for weight in objective.parameters())
+    return Weights(
+        layers=inside, num_layers=len(layers), embeddings=embeddings, rest=total - inside - embeddings
+    )
+
+
 def with_one_moment(objective: nn.Module, optimizer: OptimizerName) -> int:
     """Of how many weights the optimizer keeps one moment: Muon of the layers' matrices, Adam of none."""
     named = objective.named_parameters() if optimizer == "muon" else []
@@ -134,10 +167,6 @@ def needs(
     }
 
 
-SEVERAL_DEVICES = 0.9
-"""Share of their speed that several devices keep together."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """What a device can do, and how many there are."""
@@ -153,14 +182,19 @@ class Machine:
     """Share of the peak that training reaches."""
     price: float | None
     """Per hour, of one device."""
+    nodes: int = 1
     devices: int = 1
+    """Of all nodes together."""
+    link: Link | None = None
+    """What joins the devices; None for a single one."""
+    overlaps: bool = True
+    """Whether a device computes while it sends."""
     attention: Attention = "fused"
 
     @property
     def speed(self) -> float:
-        """FLOP/s of a whole training."""
-        together = self.devices * (SEVERAL_DEVICES if self.devices > 1 else 1)
-        return self.peak * self.achievable * together
+        """FLOP/s of one device while it trains."""
+        return self.peak * self.achievable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +215,11 @@ class Workload:
     recomputes_layers: bool = False
     """Whether layers are computed a second time for the gradient instead of being kept."""
     optimizer: OptimizerName = "adam_as_google"
+    parallel: Parallel = "ddp"
+
+    def micro_batches(self, devices: int) -> int:
+        """How many a device computes one after the other in a step."""
+        return -(-self.batch_size // (devices * self.rows_at_once))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +236,10 @@ class Estimate:
     """As the paper counts; None for objectives that it does not count."""
     memory: Memory
     """Of one device."""
+    computing: float
+    """Seconds that a device computes in a step."""
+    communication: Communication
+    """Of a step."""
     tokens_per_second: float
     seconds: float
     cost: float | None
@@ -211,6 +254,8 @@ class ModelCost:
     config: PretrainConfig
     encoder: EncoderConfig
     parameters: dict[str, int]
+    weights: Weights
+    """The same, by when their gradients are sent."""
     matrices: int
     """Weights in the layers' matrices, of which Muon keeps one moment."""
     flops_per_token: float
@@ -224,6 +269,7 @@ def count_model(config: PretrainConfig, encoder: EncoderConfig, *, length: int) 
         config=config,
         encoder=encoder,
         parameters=parameters_by_part(objective),
+        weights=weights_by_place(objective),
         matrices=with_one_moment(objective, "muon"),
         flops_per_token=flops_per_token(config, encoder, length=length),
     )
@@ -232,8 +278,12 @@ def count_model(config: PretrainConfig, encoder: EncoderConfig, *, length: int) 
 def estimate(model: ModelCost, work: Workload, machine: Machine) -> Estimate:
     """What a run needs."""
     parameters, per_token = model.parameters, model.flops_per_token
-    tokens = work.steps * work.batch_size * work.length * work.fill
-    seconds = tokens * per_token / machine.speed
+    tokens_per_step = work.batch_size * work.length * work.fill
+    tokens = work.steps * tokens_per_step
+    computing = tokens_per_step * per_token / (machine.speed * machine.devices)
+    sending = communication_of(model, work, machine, computing=computing)
+    step_seconds = computing + sending.waited
+    seconds = work.steps * step_seconds
     total = sum(parameters.values())
     with_one_moment = model.matrices if work.optimizer == "muon" else 0
     hours = seconds / 3600 * machine.devices
@@ -243,22 +293,57 @@ def estimate(model: ModelCost, work: Workload, machine: Machine) -> Estimate:
         tokens=tokens,
         flops=tokens * per_token,
         paper_flops=_paper_flops(model.config, model.encoder, work),
-        memory=training_memory(
-            encoders_of(model.config, model.encoder),
-            parameters=total,
-            rows=work.rows_at_once,
-            length=work.length,
-            mask_prob=model.config.masking.mask_prob,
-            number_size=4 if machine.format == "fp32" else 2,
-            attention=machine.attention,
-            recomputes_layers=work.recomputes_layers,
-            with_one_moment=with_one_moment,
-        ),
-        tokens_per_second=machine.speed / per_token,
+        memory=memory_of(model, work, machine),
+        computing=computing,
+        communication=sending,
+        tokens_per_second=tokens_per_step / step_seconds,
         seconds=seconds,
         cost=None if machine.price is None else hours * machine.price,
         # Weights and moments, in float32.
         disk=4 * (3 * total - with_one_moment) * work.checkpoints,
+    )
+
+
+def communication_of(
+    model: ModelCost, work: Workload, machine: Machine, *, computing: float
+) -> Communication:
+    """What a device sends in a step, in which it computes for so many seconds."""
+    if machine.link is None:
+        return NONE
+    return communication(
+        model.weights,
+        devices=machine.devices,
+        link=machine.link,
+        parallel=work.parallel,
+        computing=computing,
+        micro_batches=work.micro_batches(machine.devices),
+        overlaps=machine.overlaps,
+    )
+
+
+def memory_of(model: ModelCost, work: Workload, machine: Machine) -> Memory:
+    """Of one device; with fsdp it holds its share of what is kept, and all that is gathered is left out."""
+    total = sum(model.parameters.values())
+    memory = training_memory(
+        encoders_of(model.config, model.encoder),
+        parameters=total,
+        rows=work.rows_at_once,
+        length=work.length,
+        mask_prob=model.config.masking.mask_prob,
+        number_size=4 if machine.format == "fp32" else 2,
+        attention=machine.attention,
+        recomputes_layers=work.recomputes_layers,
+        with_one_moment=model.matrices if work.optimizer == "muon" else 0,
+    )
+    if work.parallel == "ddp" or machine.devices == 1:
+        return memory
+    # Gradients are added up whole until the last micro-batch scatters them.
+    is_whole = work.micro_batches(machine.devices) > 1
+    return dataclasses.replace(
+        memory,
+        weights=memory.weights // machine.devices,
+        gradients=memory.gradients // (1 if is_whole else machine.devices),
+        optimizer=memory.optimizer // machine.devices,
     )
 
 
@@ -275,12 +360,18 @@ def count_parameters(config: PretrainConfig, encoder: EncoderConfig, *, length: 
     return parameters_by_part(_without_weights(config, encoder, length=length))
 
 
+def count_weights(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> Weights:
+    """The same by where they are."""
+    return weights_by_place(_without_weights(config, encoder, length=length))
+
+
 def _without_weights(config: PretrainConfig, encoder: EncoderConfig, *, length: int) -> Objective:
     special = range(min(4, encoder.vocab_size))
     tokens = TokenFacts(
         vocab_size=encoder.vocab_size,
         mask_id=special[-1],
         special_ids=special,
+        sep_id=special[0],
         counts_V=torch.ones(encoder.vocab_size),
         ngrams=NgramIndex.empty(encoder.vocab_size),
     )

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from electra.errors import InputError
-from electra.model import encoder
+from electra.model.dropout import seed_dropout
 from electra.pretraining.ngrams import NgramIndex
 from electra.seeds import derive, torch_generator
 from electra.text.batches import Batch
@@ -90,10 +90,11 @@ class Inputs:
 
 def copied(tensors: Mapping[str, Tensor | None], device: torch.device | str) -> dict[str, Any]:
     """Tensors of the host on a device."""
-    return {name: None if tensor is None else _copied(tensor, device) for name, tensor in tensors.items()}
+    return {name: None if tensor is None else copy_to(tensor, device) for name, tensor in tensors.items()}
 
 
-def _copied(tensor: Tensor, device: torch.device | str) -> Tensor:
+def copy_to(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor of the host on a device."""
     if torch.device(device).type != "cuda":
         return tensor.to(device)
     # From memory that stays in its place a copy is made while host and GPU go on.
@@ -116,6 +117,8 @@ class TokenFacts:
     mask_id: int
     special_ids: Sequence[int]
     """[CLS] [SEP] [MASK] [PAD]: never masked, never scored."""
+    sep_id: int | None = None
+    """[SEP], if something has to be ended by it."""
     continues_word_V: Tensor | None = None
     """Which tokens continue a word, like ##s; None where the vocabulary does not tell."""
     counts_V: Tensor | None = None
@@ -178,6 +181,19 @@ class MaskingConfig:
             raise InputError(f"max_span_words is {self.max_span_words}, expected at least 1")
         if not 0 < self.span_stop_prob < 1:
             raise InputError(f"span_stop_prob is {self.span_stop_prob}, expected above 0 and below 1")
+
+    def span_weights(self) -> list[float]:
+        """How probable spans of one word, of two, ... are, in proportion to each other."""
+        words = range(1, self.max_span_words + 1)
+        if self.span_lengths == "inverse":
+            return [1 / number for number in words]
+        return [(1 - self.span_stop_prob) ** number for number in words]
+
+    @property
+    def mean_span_words(self) -> float:
+        """How many words are masked as one, in the mean."""
+        weights = self.span_weights() if self.strategy == "span" else [1.0]
+        return sum(number * weight for number, weight in enumerate(weights, start=1)) / sum(weights)
 
     def max_predictions(self, seq_length: int) -> int:
         """The most tokens that may be chosen in a row, as in the original."""
@@ -325,10 +341,7 @@ class Masker:
 
     def _span_starts(self, uniform_BL: Tensor) -> Tensor:
         """Which words begin a span, when spans of random length follow each other."""
-        words = torch.arange(1, self.config.max_span_words + 1, dtype=uniform_BL.dtype)
-        weights = (
-            1 / words if self.config.span_lengths == "inverse" else (1 - self.config.span_stop_prob) ** words
-        )
+        weights = torch.tensor(self.config.span_weights(), dtype=uniform_BL.dtype)
         cumulative = weights.cumsum(0) / weights.sum()
         lengths_BL = 1 + torch.searchsorted(cumulative[:-1], uniform_BL.contiguous(), right=True)
         next_start_BL = lengths_BL.cumsum(1)
@@ -403,10 +416,16 @@ class StepRandom:
         noise_BLK = _global_noise(masker, self.num_rows, self.seed, self.purpose, self.step)
         return noise_BLK[self.first_row : last_row]
 
+    def uniform(self, name: str, num_rows: int, *shape: int) -> Tensor:
+        """More numbers for the next `num_rows` rows, of a shape each, in double precision."""
+        generator = torch_generator(self.seed, self.purpose, name, self.step)
+        drawn = torch.rand((self.num_rows, *shape), generator=generator, dtype=torch.float64)
+        return drawn[self.first_row : self.first_row + num_rows]
+
     def seed_dropout(self) -> None:
         """Decide the dropout masks of the encoders."""
         # Torch takes signed 64-bit seeds only.
-        encoder.seed_dropout(derive(self.seed, self.purpose, "dropout", self.step, self.first_row) >> 1)
+        seed_dropout(derive(self.seed, self.purpose, "dropout", self.step, self.first_row) >> 1)
 
 
 # The micro-batches of a step all take their slices of the same numbers, and at times of those before.

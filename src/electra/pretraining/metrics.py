@@ -35,33 +35,43 @@ def mean(values: Tensor) -> Tensor:
     return fraction(values.detach().double().sum(), values.numel())
 
 
+def mean_counted(values_N: Tensor, counted_N: Tensor | None) -> Tensor:
+    """The mean of all values, or of those that count."""
+    return mean(values_N) if counted_N is None else mean_where(values_N, counted_N)
+
+
 def mean_where(values_N: Tensor, counted_N: Tensor) -> Tensor:
     """The fraction that is the mean of the values that count."""
     # By zeros, not by picking: how many there are only a look at the data tells.
     return fraction(torch.where(counted_N, values_N.detach().double(), 0.0).sum(), counted_N.sum())
 
 
-def detection_sums(losses_N: Tensor, logits_N: Tensor, replaced_N: Tensor) -> Sums:
-    """How well replaced tokens are told from original ones."""
+def detection_sums(
+    losses_N: Tensor, logits_N: Tensor, replaced_N: Tensor, counted_N: Tensor | None = None
+) -> Sums:
+    """How well replaced tokens are told from original ones, at all positions or at those that count."""
     said_N = logits_N > 0
+    if counted_N is not None:
+        said_N = said_N & counted_N
     hits = (said_N & replaced_N).sum()
     return {
-        "discriminator_loss": mean(losses_N),
-        "discriminator_accuracy": mean(said_N == replaced_N),
+        "discriminator_loss": mean_counted(losses_N, counted_N),
+        "discriminator_accuracy": mean_counted(said_N == replaced_N, counted_N),
         "discriminator_precision": fraction(hits, said_N.sum()),
         "discriminator_recall": fraction(hits, replaced_N.sum()),
-        "discriminator_auc": area_sums(logits_N, replaced_N),
+        "discriminator_auc": area_sums(logits_N, replaced_N, counted_N),
     }
 
 
-def area_sums(logits_N: Tensor, replaced_N: Tensor) -> Tensor:
+def area_sums(logits_N: Tensor, replaced_N: Tensor, counted_N: Tensor | None = None) -> Tensor:
     """What `summarise` makes an area under the ROC curve of: histograms of original and replaced (2, K)."""
     # A NaN counts as low: that the loss is none is for the training loop to see.
     logits_N = logits_N.detach().float().nan_to_num(-_AUC_LOGIT).clamp(-_AUC_LOGIT, _AUC_LOGIT)
     bin_N = ((logits_N / (2 * _AUC_LOGIT) + 0.5) * _AUC_BINS).long().clamp(max=_AUC_BINS - 1)
     # Added up in place of `bincount`, which looks at the data to know how long its result is.
     counts = torch.zeros(2 * _AUC_BINS, dtype=torch.float64, device=logits_N.device)
-    counts.scatter_add_(0, bin_N + _AUC_BINS * replaced_N, torch.ones_like(bin_N, dtype=torch.float64))
+    times_N = torch.ones_like(replaced_N) if counted_N is None else counted_N
+    counts.scatter_add_(0, bin_N + _AUC_BINS * replaced_N, times_N.double())
     return counts.view(2, _AUC_BINS)
 
 

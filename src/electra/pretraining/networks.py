@@ -31,7 +31,7 @@ from electra.model.sizes import EncoderConfig, generator_config
 from electra.pretraining.config import UNTRAINED, GeneratorConfig, PretrainConfig
 from electra.pretraining.masking import TokenFacts
 from electra.pretraining.ngrams import Leaving, NgramIndex, frequency_index
-from electra.pretraining.sampling import Unigram
+from electra.pretraining.sampling import Unigram, draw_alike
 
 JUDGE_EVERY_POSITION = ("electra", "two_stage", "adversarial", "single_pass", "replaced_span")
 """Objectives whose discriminator does, at least where nothing is masked. The gate of all_tokens_mlm and the
@@ -45,6 +45,9 @@ def start_at_frequencies(objective: nn.Module, config: PretrainConfig, tokens: T
         for part in objective.modules():
             if isinstance(part, GeneratorHead):
                 part.bias.copy_(bias_V)
+                if config.objective == "replaced_span" and config.replaced_span.length == "own":
+                    # It is in no span of the corpus, and ends each: as frequent as the most frequent token.
+                    part.bias[tokens.sep_id] = bias_V.max()
             if isinstance(part, DiscriminatorHead) and config.objective in JUDGE_EVERY_POSITION:
                 # Almost all that is masked is replaced, while the generator draws by frequency alone.
                 single = config.objective == "single_pass"
@@ -146,6 +149,15 @@ class FixedGenerator(nn.Module):
             columns_C = [column_P[first : first + chunk_size] for column_P in columns_P]
             results.append(function(self.log_probs_V.expand(len(columns_C[0]), -1), *columns_C))
         return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+
+    @torch.no_grad()
+    def draw(self, uniform_PN: Tensor, original_P: Tensor, config: GeneratorConfig) -> Tensor:
+        """Several tokens for each position (P, N), one for each number."""
+        return draw_alike(
+            torch.softmax(self.log_probs_V.double() / config.temperature, 0),
+            uniform_PN,
+            forbidden_P=original_P if config.correct_token == "forbidden" else None,
+        )
 
 
 class HostGenerator(nn.Module):

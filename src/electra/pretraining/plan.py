@@ -16,6 +16,7 @@ from electra import files
 from electra.config import Given
 from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
+from electra.pretraining.communication import Link
 from electra.pretraining.config import PretrainConfig, PretrainRunConfig, Size, paper_defaults, paper_values
 from electra.pretraining.cost import Estimate, Machine, ModelCost, Workload, count_model, estimate
 from electra.text.rows import KIND
@@ -31,6 +32,13 @@ FULL_WIDTH = 1024
 MOST_PROBED_TOKENS = 8192
 HERE_ACHIEVABLE = 0.5
 """Share of the measured speed of matrix products that whole training steps reach on a CPU."""
+REACHED_BANDWIDTH = 0.8
+"""Share of its bandwidth that a link reaches; an assumption."""
+Wire = tuple[float, float]
+"""Gbit/s in one direction, and microseconds of a message."""
+HERE_LINK: Wire = (200.0, 10.0)
+HERE_NETWORK: Wire = (10.0, 50.0)
+"""Of machines that are not in the table: assumptions. A bus, and usual Ethernet."""
 USABLE_MEMORY = 0.8
 """Share of the memory; libraries, buffers and fragmentation take the rest: 0.1 to 0.4 GB where measured."""
 ENOUGH_TRAINING = 1 / 16
@@ -47,8 +55,15 @@ class PlanConfig(PretrainRunConfig):
     """Number of tokens in the vocabulary, if no data is given."""
     hardware: str = "this"
     """This machine, measured, or a device of the table, such as A100."""
+    nodes: int = 1
+    """Number of machines that train together."""
     devices: int = 1
-    """Number of devices that train together."""
+    """Number of devices of each of them."""
+    bandwidth: float | None = None
+    """Gbit/s in one direction of what joins the devices: the network of a node if there are several, else the
+    link between its devices. Default: the table's."""
+    latency: float | None = None
+    """Microseconds that a message takes there beside its bytes. Default: the table's."""
     achievable: float | None = None
     """Share of its peak that a device reaches in training. Default: the table's, less for narrow models."""
     price_per_hour: float | None = None
@@ -64,14 +79,35 @@ class PlanConfig(PretrainRunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("seq_length", "vocab_size", "devices", "achievable", "probe_seconds", "budget_money"):
+        above_zero = (
+            "seq_length",
+            "vocab_size",
+            "nodes",
+            "devices",
+            "bandwidth",
+            "achievable",
+            "probe_seconds",
+        )
+        for key in (*above_zero, "budget_money"):
             value = getattr(self, key)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise InputError(f"{key} is {value}, expected a number above 0")
-        if self.price_per_hour is not None and not self.price_per_hour >= 0:
-            raise InputError(f"price_per_hour is {self.price_per_hour}, expected 0 or more")
+        for key in ("price_per_hour", "latency"):
+            value = getattr(self, key)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{key} is {value}, expected 0 or more")
+        for key in ("bandwidth", "latency"):
+            if getattr(self, key) is not None and self.all_devices == 1:
+                raise InputError(
+                    f"{key} is given, but one device sends nothing: give --nodes or --devices, too"
+                )
         if self.budget_time is not None:
             parse_duration(self.budget_time, key="budget_time")
+
+    @property
+    def all_devices(self) -> int:
+        """Of all nodes."""
+        return self.nodes * self.devices
 
     @property
     def has_budget(self) -> bool:
@@ -121,19 +157,25 @@ def recommended(plans: Sequence[Plan]) -> tuple[Plan, bool]:
 
 def make_plan(settings: PlanConfig, *, probe_share: float = 1.0) -> Plan:
     """What a run with these settings needs; with a budget, as many steps of it as fit."""
+    if settings.train.batch_size % settings.all_devices and not settings.has_budget:
+        raise InputError(
+            f"train.batch_size is {settings.train.batch_size}, which {settings.all_devices} devices cannot "
+            "share evenly: choose a multiple of their number"
+        )
     length, fill, vocab_size = _rows(settings)
     encoder = settings.model.encoder(vocab_size=vocab_size)
     if length > encoder.max_position_embeddings:
         encoder = dataclasses.replace(encoder, max_position_embeddings=length)
     work = Workload(
         batch_size=settings.train.batch_size,
-        rows_at_once=-(-settings.train.batch_size // settings.devices),
+        rows_at_once=-(-settings.train.batch_size // settings.all_devices),
         length=length,
         fill=fill,
         steps=1,
         checkpoints=settings.checkpoint.most_at_once,
         recomputes_layers=settings.train.checkpoint_activations,
         optimizer=settings.train.optimizer,
+        parallel=settings.train.parallel,
     )
     parts = {entry.name: getattr(settings, entry.name) for entry in dataclasses.fields(PretrainConfig)}
     model = count_model(PretrainConfig(**parts), encoder, length=length)
@@ -205,8 +247,24 @@ def find_machine(settings: PlanConfig, encoder: EncoderConfig, work: Workload, *
         memory=row.memory,
         achievable=settings.achievable or row.achievable * narrow,
         price=row.price if settings.price_per_hour is None else settings.price_per_hour,
-        devices=settings.devices,
+        nodes=settings.nodes,
+        devices=settings.all_devices,
+        link=find_link(settings, inside=row.link, between=row.network),
     )
+
+
+def find_link(settings: PlanConfig, *, inside: Wire, between: Wire) -> Link | None:
+    """What joins the devices of a node, and nodes, as one ring: its slowest part, and its mean latency."""
+    devices, nodes = settings.all_devices, settings.nodes
+    if devices == 1:
+        return None
+    slowest = between if nodes > 1 else inside
+    bandwidth = settings.bandwidth if settings.bandwidth is not None else slowest[0]
+    latency = settings.latency if settings.latency is not None else slowest[1]
+    if nodes > 1:
+        # A message that has gone round has left each node once.
+        latency = (nodes * latency + (devices - nodes) * min(latency, inside[1])) / devices
+    return Link(bandwidth=REACHED_BANDWIDTH * bandwidth * 1e9 / 8, latency=latency * 1e-6)
 
 
 def measure_here(settings: PlanConfig, encoder: EncoderConfig, work: Workload, *, seconds: float) -> Machine:
@@ -226,6 +284,9 @@ def measure_here(settings: PlanConfig, encoder: EncoderConfig, work: Workload, *
         memory=torch.cuda.mem_get_info(device)[1] if is_gpu else devices.describe_machine()["memory_bytes"],
         achievable=settings.achievable or HERE_ACHIEVABLE,
         price=settings.price_per_hour,
-        devices=settings.devices,
+        nodes=settings.nodes,
+        devices=settings.all_devices,
+        link=find_link(settings, inside=HERE_LINK, between=HERE_NETWORK),
+        overlaps=is_gpu,
         attention="fused" if is_gpu else "plain",
     )

@@ -67,6 +67,19 @@ def draw_tokens(weights_PV: Tensor, uniform_P: Tensor) -> Tensor:
     return (block_P1 * _BLOCK + entry_P1).squeeze(1).clamp(max=vocab_size - 1)
 
 
+@torch.no_grad()
+def draw_alike(probs_V: Tensor, uniform_PN: Tensor, *, forbidden_P: Tensor | None = None) -> Tensor:
+    """Tokens of one distribution in double precision for all positions, but never the forbidden one."""
+    if forbidden_P is not None:
+        # What lies beyond the forbidden token's share moves up by as much.
+        share_P1 = probs_V[forbidden_P][:, None]
+        before_P1 = probs_V.cumsum(0)[forbidden_P][:, None] - share_P1
+        uniform_PN = uniform_PN * (1 - share_P1)
+        uniform_PN = uniform_PN + share_P1 * (uniform_PN >= before_P1)
+    index_1P, _ = _find(probs_V[None], uniform_PN.flatten()[None])
+    return index_1P.view(uniform_PN.shape)
+
+
 def _find(weights_PN: Tensor, uniform_P1: Tensor) -> tuple[Tensor, Tensor]:
     """The interval of the running sum that holds `uniform` of the total -> its index, the place within it."""
     ends_PN = weights_PN.cumsum(1)
@@ -98,8 +111,7 @@ class Unigram:
     @torch.no_grad()
     def sample(self, uniform_P: Tensor) -> Tensor:
         """One token id per uniform number."""
-        index_1P, _ = _find(self.probs_V[None], uniform_P[None])
-        return index_1P.squeeze(0)
+        return draw_alike(self.probs_V, uniform_P)
 
     def logits(self, num_positions: int) -> Tensor:
         """Log-probabilities, the same at each position: for losses, and to sample with a forbidden token."""

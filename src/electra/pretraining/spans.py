@@ -1,303 +1,285 @@
-"""Masked rows -> their spans, and a generator that rewrites each span from left to right.
+"""Masked rows -> their spans, to be rewritten at the original's length or at one of the generator's own.
 
-A span is a run of masked tokens, of at most `longest` tokens. The generator is an encoder with two ways to
-name a token. The first token of a span it names as a masked language model does: from its state at the mask.
-For each later token there is a *slot* behind the row, a position that has the place of its token and the
-token before it as input:
+At the original's length (`MaskedSpans`) a row keeps its masks, and what is written takes their places.
 
-    row     the  [MASK] [MASK] [MASK]  was  [MASK]
-    names          old    city   of          small
-    slots                (old)  (city)
+At a length of its own (`OwnSpans`) the generator sees one mask for a whole span, so that nothing tells how
+long the original is, and learns to name a sign of the end, [SEP], after the last token:
 
-A row sees itself alone: both sides of each span, and masks in the spans. A slot sees the row, and the slots
-before it in its own span. So spans are independent of each other, given the masked row, and a token depends
-on those before it in its span: GLM's blank infilling (Du et al. 2022), by the weights of the encoder.
+    original    the  old city of  was  small          stretched rows, for spans of at most 3 tokens:
+    short row   the  [MASK]       was  [MASK]         the  old city  of  was  small    .    .
+    learned          old city of       small [SEP]    the  new town [SEP] was  large house [SEP]
+    written          new town [SEP]    large house [SEP]
+    corrupted   the  new town     was  large house
 
-To learn, all slots hold true tokens and are read with the row in one pass (`read`). To write, one pass fills
-the second tokens of all spans of all rows, the next one the third tokens, and so on (`write`). What was read
-before is kept as keys and values, so that a pass computes its own slots only. The number of passes does not
-depend on the rows: processes that hold parts of the weights stay in step.
+To write, all spans have room for the longest, and go on to its end: what comes after the first sign of the
+end is dropped. How many tokens that are only a look at the data tells, and the host does not look. So rows
+are first stretched, by places that the host knows, and then closed up by a sort. A row that has become longer
+than rows are loses tokens before its last one, [SEP].
 
-B rows, L tokens with padding, Q slots of a row, X = L + Q, G slots of a row in one pass, P masked tokens of
-all rows together, R of them that are not the first of their spans, S spans, D numbers in a hidden state.
+B rows, L tokens with padding, K of a short row, E of a stretched row, S spans of at most N tokens, P tokens
+that are learned in spans (masked ones, and signs of the end), W = S · N that are written.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from electra.model.encoder import (
-    Attention,
-    AttentionInputs,
-    Encoder,
-    alibi_bias,
-    attend,
-    near_bias,
-    rotary_angles,
-    worthwhile_padding,
-)
-from electra.model.sizes import EncoderConfig
-from electra.pretraining.masking import Inputs, Masked, copied, pick
+from electra.model.spans import SpanLayout, Spans, cut_runs, lay_out
+from electra.pretraining.masking import Inputs, Masked, copied, copy_to
 
-Memory = dict[int, tuple[Tensor, Tensor]]
-"""Number of a layer -> keys and values of all positions that it has read."""
-Draw = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""States (R, D), true tokens, uniform numbers -> a token for each."""
+NOTHING = -1
+"""In views: no token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedSpans(Masked):
-    """Rows whose masked tokens are cut into spans. All of it is found on the host."""
+    """Rows whose masked tokens are cut into spans."""
 
-    first_P: Tensor
-    """For each masked token, the number of the first token of its span among the masked tokens."""
-    tail_R: Tensor
-    """Numbers of the tokens that have a slot, pass by pass."""
-    slot_R: Tensor
-    """Their slots in the flattened (B, Q)."""
-    column_BQ: Tensor
-    """The column in its row of the token that a slot names; 0 in slots that stay empty."""
-    span_BQ: Tensor
-    """The span that a slot belongs to, by a number within its row; -1 in slots that stay empty."""
-    state_P: Tensor
-    """Where the token is named, in the flattened (B, X)."""
-    text_mask_BX: Tensor
-    """1 for tokens and slots, 0 for padding and empty slots."""
-    text_T: Tensor
-    """Where it is 1, in the flattened (B, X)."""
-    passes: tuple[tuple[slice, slice], ...]
-    """For each pass that writes: its slots among Q, its tokens among R. A pass may have none."""
+    layout: SpanLayout
+    """Where the masked tokens are named."""
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device; how many slots a pass has the host knows."""
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **copied(tensors, device))
-
-    def slot_ids(self, tokens_P: Tensor) -> Tensor:
-        """The input (B, Q) of all slots, if these are the tokens of the spans: those before their own."""
-        flat = torch.zeros_like(self.column_BQ).flatten()
-        return flat.index_copy(0, self.slot_R, tokens_P[self.tail_R - 1]).view_as(self.column_BQ)
-
-    def any_in_span(self, holds_P: Tensor) -> Tensor:
-        """Whether something holds for any token of the span that a token belongs to (P)."""
-        times_P = torch.zeros_like(self.first_P).index_add(0, self.first_P, holds_P.long())
-        return times_P[self.first_P] > 0
-
-    @property
-    def begins(self) -> Tensor:
-        """Which tokens are the first of their spans (P)."""
-        return self.first_P == torch.arange(len(self.first_P), device=self.first_P.device)
-
-    @property
-    def ends(self) -> Tensor:
-        """Which are the last (P): those before a first one."""
-        return torch.cat([self.begins, self.begins.new_ones(1)])[1:]
+        """The same on a device."""
+        return replace(self, **_copied_parts(self, device))
 
 
 def find_spans(masked: Masked, inputs: Inputs, *, longest: int) -> MaskedSpans:
-    """Cut runs of masked tokens into spans and give each token but the first of a span its slot."""
-    num_rows, width = masked.masked_ids_BL.shape
-    number_P = torch.arange(len(masked.positions_P))
-    row_P, column_P = masked.positions_P // width, masked.positions_P % width
-    is_next_P = (masked.positions_P.diff(prepend=torch.tensor([-2])) == 1) & (column_P > 0)
-    run_P = torch.where(is_next_P, 0, number_P).cummax(0).values
-    step_P = (number_P - run_P) % longest
-    first_P = number_P - step_P
-    rank_P = _ranks(step_P == 0, row_P)
-    # Pass by pass, and within a pass in the order of the rows.
-    tail_R = step_P.argsort(stable=True)[int((step_P == 0).sum()) :]
-    columns, passes, num_slots, num_tails = [tail_R[:0]], [], 0, 0
-    sizes = map(int, step_P.bincount(minlength=longest)[1:])
-    for now_R in tail_R.split_with_sizes(list(sizes)):
-        # The longest spans of a row come first, so that there is no gap in any pass.
-        width_now = int(rank_P[now_R].max()) + 1 if len(now_R) else 0
-        passes.append((slice(num_slots, num_slots + width_now), slice(num_tails, num_tails + len(now_R))))
-        columns.append(num_slots + rank_P[now_R])
-        num_slots, num_tails = num_slots + width_now, num_tails + len(now_R)
-    column_R = torch.cat(columns)
-    slot_R = row_P[tail_R] * num_slots + column_R
-    column_BQ = torch.zeros(num_rows * num_slots, dtype=torch.long).index_copy_(0, slot_R, column_P[tail_R])
-    span_BQ = torch.full_like(column_BQ, -1).index_copy_(0, slot_R, rank_P[tail_R])
-    column_BQ, span_BQ = (values.view(num_rows, num_slots) for values in (column_BQ, span_BQ))
-    is_text_BX = torch.cat([inputs.token_mask, span_BQ >= 0], dim=1)
-    in_both = width + num_slots
-    state_P = (row_P * in_both + column_P).index_copy_(0, tail_R, row_P[tail_R] * in_both + width + column_R)
-    return MaskedSpans(
+    """Cut runs of masked tokens into spans of at most `longest` tokens."""
+    spans = cut_runs(masked.positions_P, width=masked.masked_ids_BL.shape[1], longest=longest)
+    return MaskedSpans(**vars(masked), layout=lay_out(spans, inputs.token_mask, longest=longest))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSpans(Masked):
+    """Rows in which the generator sees a mask for each span. All of it is found on the host."""
+
+    learned: MaskedSpans
+    """The short rows, and the P tokens that are learned, each at the mask of its span."""
+    short_type_ids_BK: Tensor
+    """Segments of the short rows."""
+    at_P: Tensor
+    """Their numbers among W."""
+    written: SpanLayout
+    """Where W tokens are named."""
+    original_W: Tensor
+    """The original tokens; [MASK], which is none, behind the last one of a span."""
+    uniform_W: Tensor
+    """A uniform number for each."""
+    num_tokens_S: Tensor
+    """Of the original spans."""
+    source_BE: Tensor
+    """Where the token of a stretched row is, among those of the flattened (B, L) and then W."""
+    type_ids_BE: Tensor
+    span_BE: Tensor
+    """Its span; S for none."""
+    step_BE: Tensor
+    """Its number in the span; 0 in text, N at padding."""
+    longest: int
+    """N."""
+    mask_id: int
+    end_id: int
+    width: int
+    """Columns of corrupted rows."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on a device."""
+        return replace(self, **_copied_parts(self, device))
+
+    def lengths(self, sampled_W: Tensor) -> Tensor:
+        """How many tokens were written before the first sign of the end; one at least (S)."""
+        is_end_SN = sampled_W.view(-1, self.longest) == self.end_id
+        # [SEP] as the first token is a token like any other: a span is never empty.
+        is_end_SN = torch.cat([torch.zeros_like(is_end_SN[:, :1]), is_end_SN[:, 1:]], dim=1)
+        return (is_end_SN.cumsum(1) == 0).sum(1)
+
+    def rewritten(self, sampled_W: Tensor) -> Tensor:
+        """Which spans are not the original ones, by a token or by their length (S)."""
+        # Where the original ends there is the sign of the end to be compared, so lengths are as well.
+        differs_P = (sampled_W[self.at_P] != self.learned.original_P).long()
+        return torch.zeros_like(self.num_tokens_S).index_add(0, self.at_P // self.longest, differs_P) > 0
+
+
+def _copied_parts(masked: Masked, device: torch.device | str) -> dict[str, Any]:
+    """All tensors of masked rows on a device, those of layouts too."""
+    parts = vars(masked)
+    tensors = {name: value for name, value in parts.items() if isinstance(value, Tensor)}
+    return {
+        **copied(tensors, device),
+        **{name: part.to(device) for name, part in parts.items() if isinstance(part, Masked)},
+        **{
+            name: part.moved(lambda tensor: copy_to(tensor, device))
+            for name, part in parts.items()
+            if isinstance(part, SpanLayout)
+        },
+    }
+
+
+def shorten(
+    masked: Masked,
+    inputs: Inputs,
+    uniform_BUN: Tensor,
+    *,
+    longest: int,
+    mask_id: int,
+    end_id: int,
+    seq_length: int,
+) -> OwnSpans:
+    """Show each span as one mask, and find places for whatever may be written in its stead.
+
+    `uniform_BUN`: uniform numbers for the U spans that a row may have.
+    """
+    ids_BL, num_rows = inputs.input_ids_BL, len(inputs.input_ids_BL)
+    spans = cut_runs(masked.positions_P, width=ids_BL.shape[1], longest=longest)
+    num_spans, step_N = len(spans.length_S), torch.arange(longest)
+    is_original_SN = step_N < spans.length_S[:, None]
+    is_later_P = is_original_SN.nonzero()[:, 1] > 0
+    is_later_BL = _marked(masked.positions_P[is_later_P], ids_BL)
+    stays_BL = inputs.token_mask & ~is_later_BL
+    # Short rows: what stays, side by side.
+    short_BL = stays_BL.cumsum(1) - 1
+    is_text_BK = torch.arange(int(stays_BL.sum(1).max())) < stays_BL.sum(1)[:, None]
+    short_ids_BK, short_type_ids_BK = (
+        torch.zeros(is_text_BK.shape, dtype=torch.long).masked_scatter_(is_text_BK, values_BL[stays_BL])
+        for values_BL in (masked.masked_ids_BL, inputs.token_type_ids_BL)
+    )
+    column_S = short_BL[spans.row_S, spans.column_S]
+    # With the sign of the end, if there is room for it.
+    num_learned_S = (spans.length_S + 1).clamp(max=longest)
+    learned, written = (
+        lay_out(
+            Spans(spans.row_S, column_S, length_S), is_text_BK, longest=longest, last_column=seq_length - 1
+        )
+        for length_S in (num_learned_S, torch.full_like(num_learned_S, longest))
+    )
+    original_SN = torch.full((num_spans, longest), mask_id).masked_scatter_(is_original_SN, masked.original_P)
+    true_SN = original_SN.masked_fill(step_N == spans.length_S[:, None], end_id)
+    at_P = (step_N < num_learned_S[:, None]).flatten().nonzero().squeeze(1)
+    mask_S = spans.row_S * is_text_BK.shape[1] + column_S
+    in_row_S = torch.arange(num_spans) - torch.searchsorted(spans.row_S, spans.row_S)
+    uniform_W = uniform_BUN[spans.row_S, in_row_S].flatten()
+    # Stretched rows: for each span as many places as the longest one takes.
+    size_BL = stays_BL.long()
+    size_BL[spans.row_S, spans.column_S] = longest
+    start_BL = size_BL.cumsum(1) - size_BL
+    shape = (num_rows, int(size_BL.sum(1).max()))
+    source_BE, type_ids_BE = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
+    span_BE, step_BE = torch.full(shape, num_spans), torch.full(shape, longest)
+    row_M, column_M = (stays_BL & (size_BL == 1) & ~_marked(masked.positions_P, ids_BL)).nonzero(
+        as_tuple=True
+    )
+    text = (row_M, start_BL[row_M, column_M])
+    source_BE[text] = row_M * ids_BL.shape[1] + column_M
+    type_ids_BE[text] = inputs.token_type_ids_BL[row_M, column_M]
+    step_BE[text] = 0
+    inside = (spans.row_S[:, None], start_BL[spans.row_S, spans.column_S][:, None] + step_N)
+    source_BE[inside] = ids_BL.numel() + torch.arange(num_spans * longest).view(num_spans, longest)
+    type_ids_BE[inside] = inputs.token_type_ids_BL[spans.row_S, spans.column_S][:, None].expand(-1, longest)
+    span_BE[inside] = torch.arange(num_spans)[:, None].expand(-1, longest)
+    step_BE[inside] = step_N.expand(num_spans, -1)
+    return OwnSpans(
         **vars(masked),
-        first_P=first_P,
-        tail_R=tail_R,
-        slot_R=slot_R,
-        column_BQ=column_BQ,
-        span_BQ=span_BQ,
-        state_P=state_P,
-        text_mask_BX=is_text_BX.long(),
-        text_T=is_text_BX.flatten().nonzero().squeeze(1),
-        passes=tuple(passes),
+        learned=MaskedSpans(
+            masked_ids_BL=short_ids_BK,
+            positions_P=mask_S[at_P // longest],
+            original_P=true_SN.flatten()[at_P],
+            uniform_P=uniform_W[at_P],
+            chosen_U=mask_S,
+            ordinary_M=is_text_BK.flatten().nonzero().squeeze(1),
+            layout=learned,
+        ),
+        short_type_ids_BK=short_type_ids_BK,
+        at_P=at_P,
+        written=written,
+        original_W=original_SN.flatten(),
+        uniform_W=uniform_W,
+        num_tokens_S=spans.length_S,
+        source_BE=source_BE,
+        type_ids_BE=type_ids_BE,
+        span_BE=span_BE,
+        step_BE=step_BE,
+        longest=longest,
+        mask_id=mask_id,
+        end_id=end_id,
+        width=min(shape[1], seq_length),
     )
 
 
-def _ranks(begins_P: Tensor, row_P: Tensor) -> Tensor:
-    """For each token, how many spans of its row are longer than its own, or as long and before it."""
-    span_P = begins_P.cumsum(0) - 1
-    length_S, row_S = span_P.bincount(), row_P[begins_P]
-    by_length_S = length_S.argsort(descending=True, stable=True)
-    order_S = by_length_S[row_S[by_length_S].argsort(stable=True)]
-    place_S = torch.empty_like(order_S).index_copy_(0, order_S, torch.arange(len(order_S)))
-    # Spans come row by row: those of the rows before are counted off.
-    return (place_S - torch.searchsorted(row_S, row_S))[span_P]
+def _marked(positions: Tensor, like_BL: Tensor) -> Tensor:
+    """True at some positions of the flattened rows."""
+    flat = torch.zeros(like_BL.numel(), dtype=torch.bool)
+    return flat.index_fill_(0, positions, True).view_as(like_BL)
 
 
-class SpanInputs(AttentionInputs):
-    """The inputs of attention for some of the positions, where others were read before."""
+class ClosedUp(NamedTuple):
+    """Corrupted rows whose spans have lengths of their own."""
 
-    before: Memory
-    """Keys and values of those."""
-    after: Memory
-    """Takes those of all positions read by now."""
+    ids_BL: Tensor
+    type_ids_BL: Tensor
+    is_text_BL: Tensor
+    replaced_BL: Tensor
+    """Which tokens belong to a rewritten span."""
+    begins_BL: Tensor
+    """Which are the first of one."""
+    ends_BL: Tensor
+    """Which are the last."""
+    there_BE: Tensor
+    """Which places of the stretched rows hold a token of these rows."""
+    column_BE: Tensor
+    """Its column."""
 
-    @classmethod
-    def of(cls, inputs: AttentionInputs, before: Memory) -> Self:
-        """The same inputs, after what is in a memory."""
-        made = cls(*inputs)
-        made.before, made.after = before, {}
-        return made
 
-    def part(self, first: int, last: int, before: Memory) -> Self:
-        """For the positions from `first` on, which see nothing from `last` on."""
-        seen = (..., slice(first, last), slice(last))
-        inputs = self._replace(
-            bias=None if self.bias is None else self.bias[seen],
-            local_bias=None if self.local_bias is None else self.local_bias[seen],
-            rotation=None if self.rotation is None else _columns(self.rotation, first, last),
-            padding=None,
+@torch.no_grad()
+def close_up(inputs: Inputs, masked: OwnSpans, sampled_W: Tensor) -> ClosedUp:
+    """Put what was written into the rows, and close the gaps."""
+    # For what is in no span there is one more: of length 1, and never rewritten.
+    lengths, rewritten = masked.lengths(sampled_W), masked.rewritten(sampled_W)
+    length_BE = torch.cat([lengths, lengths.new_ones(1)])[masked.span_BE]
+    replaced_BE = torch.cat([rewritten, rewritten.new_zeros(1)])[masked.span_BE]
+    there_BE = masked.step_BE < length_BE
+    length_B1 = there_BE.sum(1, keepdim=True)
+    column_L = torch.arange(masked.width, device=there_BE.device)
+    is_text_BL = column_L < length_B1
+    order_BL = (~there_BE).long().argsort(dim=1, stable=True)[:, : masked.width]
+    # What is cut off is before the last token.
+    is_cut_BL = (length_B1 > masked.width) & (column_L == masked.width - 1)
+    ids_BL = torch.cat([inputs.input_ids_BL.flatten(), sampled_W])[masked.source_BE].gather(1, order_BL)
+    ids_BL = ids_BL.masked_fill(is_cut_BL, masked.end_id).masked_fill(~is_text_BL, 0)
+    kept_BL = is_text_BL & ~is_cut_BL
+    replaced_BL, begins_BL, ends_BL = (
+        values_BE.gather(1, order_BL) & kept_BL
+        for values_BE in (
+            replaced_BE,
+            replaced_BE & (masked.step_BE == 0),
+            replaced_BE & (masked.step_BE == length_BE - 1),
         )
-        return self.of(inputs, before)
+    )
+    column_BE = there_BE.cumsum(1) - 1
+    return ClosedUp(
+        ids_BL=ids_BL,
+        type_ids_BL=masked.type_ids_BE.gather(1, order_BL),
+        is_text_BL=is_text_BL,
+        replaced_BL=replaced_BL,
+        begins_BL=begins_BL,
+        ends_BL=ends_BL,
+        there_BE=there_BE & ((column_BE < masked.width - 1) | (column_BE == length_B1 - 1)),
+        column_BE=column_BE.clamp(0, masked.width - 1),
+    )
 
 
-def _columns(rotation: tuple[Tensor, Tensor], first: int, last: int) -> tuple[Tensor, Tensor]:
-    cosine_B1XS, sine_B1XS = rotation
-    return cosine_B1XS[:, :, first:last], sine_B1XS[:, :, first:last]
-
-
-class SpanAttention(Attention):
-    """Attention of some positions to themselves and to what was read before."""
-
-    def __init__(self, config: EncoderConfig, number: int) -> None:
-        super().__init__(config, number)
-        self.number = number
-
-    def forward(self, hidden_BLD: Tensor, inputs: AttentionInputs) -> Tensor:
-        """The sum of what each position takes from those that it sees."""
-        if not isinstance(inputs, SpanInputs):
-            return super().forward(hidden_BLD, inputs)
-        if not hidden_BLD.numel():
-            # A pass that has no slots here may have some in a process that holds a part of this layer.
-            inputs.after.update(inputs.before)
-            return hidden_BLD
-        projected = self.project(hidden_BLD, self.queries, self.key, self.value)
-        query_BHLS, key, value = self.turn(self.split(projected, inputs.padding), inputs.rotation)
-        if self.number in inputs.before:
-            old_key, old_value = inputs.before[self.number]
-            key, value = torch.cat([old_key, key], dim=2), torch.cat([old_value, value], dim=2)
-        # No gradient goes through what is written with it.
-        inputs.after[self.number] = key.detach(), value.detach()
-        bias = inputs.bias if self.reach is None else inputs.local_bias
-        mixed_BHLS = attend(query_BHLS, key, value, bias=bias, dropout=self.map_dropout.active)
-        mixed_BLD = mixed_BHLS.transpose(1, 2).flatten(2)
-        output: Tensor = self.output(inputs.padding.remove(mixed_BLD) if inputs.padding else mixed_BLD)
-        return output
-
-
-class SpanGenerator(Encoder):
-    """An encoder of masked rows that also reads and writes the slots behind them, by the same weights."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config)
-        for number, layer in enumerate(self.layers):
-            layer.attention = SpanAttention(config, number)
-
-    def read(self, inputs: Inputs, masked: MaskedSpans) -> tuple[Tensor, SpanInputs]:
-        """Masked rows, and true tokens in all slots -> states (B, X, D); what `write` goes on from."""
-        row_BLD = self.embed(masked.masked_ids_BL, inputs.token_type_ids_BL)
-        slot_BQD = self.embed_slots(inputs, masked, masked.slot_ids(masked.original_P))
-        hidden_BXD = torch.cat([row_BLD, slot_BQD], dim=1)
-        reading = SpanInputs.of(self.span_inputs(hidden_BXD, masked), {})
-        if reading.padding is None:
-            return self.run_layers(hidden_BXD, reading, "all"), reading
-        hidden_TD = self.run_layers(reading.padding.remove(hidden_BXD), reading, "all")
-        return reading.padding.restore(hidden_TD), reading
-
-    @torch.no_grad()
-    def write(
-        self, inputs: Inputs, masked: MaskedSpans, reading: SpanInputs, sampled_P: Tensor, *, draw: Draw
-    ) -> Tensor:
-        """All tokens of all spans (P), each drawn after those before it; the first ones are given."""
-        width = masked.masked_ids_BL.shape[1]
-        # Of what was read only the rows: slots held the true tokens.
-        memory = {
-            number: (key[:, :, :width], value[:, :, :width]) for number, (key, value) in reading.after.items()
-        }
-        for slots, tails in masked.passes:
-            ids_BG = masked.slot_ids(sampled_P)[:, slots]
-            part = reading.part(width + slots.start, width + slots.stop, memory)
-            hidden_BGD = self.run_layers(self.embed_slots(inputs, masked, ids_BG, slots), part, "all")
-            memory = part.after
-            tail_R, slot_R = masked.tail_R[tails], masked.slot_R[tails]
-            # From a place among all slots to one among those of the pass.
-            row_R, others = masked.positions_P[tail_R] // width, masked.column_BQ.shape[1] - ids_BG.shape[1]
-            hidden_RD = pick(hidden_BGD, slot_R - row_R * others - slots.start)
-            drawn_R = draw(hidden_RD, masked.original_P[tail_R], masked.uniform_P[tail_R])
-            sampled_P = sampled_P.index_copy(0, tail_R, drawn_R)
-        return sampled_P
-
-    def embed_slots(
-        self, inputs: Inputs, masked: MaskedSpans, ids_BG: Tensor, slots: slice = slice(None)
-    ) -> Tensor:
-        """The input of the first layer for some slots: a token, and the segment and place of the next one."""
-        tables, column_BG = self.embeddings, masked.column_BQ[:, slots]
-        vector_BGE: Tensor = tables.word_embeddings(ids_BG)
-        if tables.token_type_embeddings is not None:
-            segment_BG = inputs.token_type_ids_BL.gather(1, column_BG)
-            vector_BGE = vector_BGE + tables.token_type_embeddings(segment_BG)
-        if tables.position_embeddings is not None:
-            vector_BGE = vector_BGE + tables.position_embeddings(column_BG)
-        hidden: Tensor = self.dropout(tables.norm(vector_BGE))
-        return hidden if self.projection is None else self.projection(hidden)
-
-    def span_inputs(self, hidden_BXD: Tensor, masked: MaskedSpans) -> AttentionInputs:
-        """Who sees whom, and positions, for rows and slots together."""
-        config, device, dtype = self.config, hidden_BXD.device, self.attention_dtype(hidden_BXD)
-        num_rows, length = masked.masked_ids_BL.shape
-        column_BL = torch.arange(length, device=device).expand(num_rows, -1)
-        column_BX = torch.cat([column_BL, masked.column_BQ], dim=1)
-        pairs = (column_BX[:, :, None], column_BX[:, None, :])
-        bias = torch.zeros((), dtype=dtype, device=device)
-        # Finite, as for padding: a position that sees nothing gives no NaN.
-        bias = bias.masked_fill(~self.sees(masked)[:, None], torch.finfo(dtype).min / 2)
-        rotation, local_bias = None, None
-        match config.position_embedding_type:
-            case "alibi":
-                near_HLL = alibi_bias(config.num_attention_heads, length, dtype=dtype, device=device)
-                bias = bias + near_HLL[:, *pairs].transpose(0, 1)
-            case "rotary":
-                cosine_LS, sine_LS = rotary_angles(config.head_size, length, device=device, dtype=dtype)
-                rotation = cosine_LS[column_BX][:, None], sine_LS[column_BX][:, None]
-        if (reach := config.attention_reach(1)) is not None:
-            near_LL = near_bias(length, reach=reach, dtype=dtype, device=device)
-            local_bias = bias + near_LL[pairs][:, None]
-        padding = worthwhile_padding(masked.text_mask_BX, masked.text_T)
-        return AttentionInputs(bias, rotation, bias_is_padding=False, padding=padding, local_bias=local_bias)
-
-    def sees(self, masked: MaskedSpans) -> Tensor:
-        """Whether one position sees another (B, X, X)."""
-        length, num_slots = masked.masked_ids_BL.shape[1], masked.span_BQ.shape[1]
-        slot_Q = torch.arange(num_slots, device=masked.span_BQ.device)
-        # Later tokens of a span have later slots.
-        own_BQQ = (masked.span_BQ[:, :, None] == masked.span_BQ[:, None]) & (slot_Q[:, None] >= slot_Q)
-        from_rows_BLQ = own_BQQ.new_zeros(len(own_BQQ), length, num_slots)
-        slots_BXQ = torch.cat([from_rows_BLQ, own_BQQ], dim=1)
-        rows_BXL = masked.text_mask_BX[:, None, :length].bool().expand(-1, length + num_slots, -1)
-        return torch.cat([rows_BXL, slots_BXQ], dim=2)
+@torch.no_grad()
+def stretched_views(inputs: Inputs, masked: OwnSpans, rows: ClosedUp, logits_BL: Tensor) -> dict[str, Tensor]:
+    """Original, masked and corrupted rows, place by place, with labels and verdicts; `NOTHING` in gaps."""
+    in_span_BE = masked.span_BE < len(masked.num_tokens_S)
+    num_tokens = torch.cat([masked.num_tokens_S, masked.num_tokens_S.new_ones(1)])[masked.span_BE]
+    original_BE = torch.cat([inputs.input_ids_BL.flatten(), masked.original_W])[masked.source_BE]
+    return {
+        "original_ids_BL": original_BE.where(masked.step_BE < num_tokens, NOTHING),
+        "masked_ids_BL": original_BE.masked_fill(in_span_BE, masked.mask_id).where(
+            masked.step_BE == 0, NOTHING
+        ),
+        "corrupted_ids_BL": rows.ids_BL.gather(1, rows.column_BE).where(rows.there_BE, NOTHING),
+        "replaced_BL": rows.replaced_BL.gather(1, rows.column_BE) & rows.there_BE,
+        "logits_BL": logits_BL.detach().gather(1, rows.column_BE),
+    }

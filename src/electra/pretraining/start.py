@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from electra.config import read_yaml
 from electra.errors import InputError
 from electra.model.names import Role
-from electra.model.sizes import EncoderConfig
+from electra.model.sizes import Backbone, EncoderConfig
 from electra.model.store import TOKENS_READ, ModelFolder, open_model
+from electra.store.cache import with_urls
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import Tokenizer
 from electra.text.vocabulary import CONTINUATION
@@ -40,6 +41,7 @@ MOST_LARGER = 64
 """Weights that a run may have for each one of its start, beside those of the vocabulary."""
 _TABLE = ".embeddings.word_embeddings."
 _WORD_START = "a"
+_PER_TOKEN = ("generator_head.bias", "recovery_head.bias", "output_vectors.weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,7 @@ def read_start(path: Path) -> Start:
         networks = read_networks(path)
         weights = {name: tensor for role, part in networks.items() for name, tensor in _named(role, part)}
         first = next(iter(networks.values()))
-        facts = {"path": str(path), "step": first.run.get("step"), TOKENS_READ: first.tokens_read}
+        facts = {"path": with_urls(str(path)), "step": first.run.get("step"), TOKENS_READ: first.tokens_read}
         return Start(path=path, weights=weights, tokenizer=first.tokenizer, facts=facts)
     values = _read_run_config(path)
     checkpoint = CheckpointStore(path / CHECKPOINTS, CheckpointConfig()).load_latest(lambda problem: None)
@@ -107,7 +109,7 @@ def read_start(path: Path) -> Start:
         for name in [name for name in weights if name.startswith("generator.embeddings.")]:
             weights.setdefault(name.replace("generator.", "discriminator.", 1), weights[name])
     facts = {
-        "path": str(path),
+        "path": with_urls(str(path)),
         "step": checkpoint.step,
         "tokens": checkpoint.facts["tokens"],
         TOKENS_READ: all_tokens_read(checkpoint.facts["tokens"], checkpoint.facts.get(STARTED_FROM)),
@@ -173,13 +175,20 @@ def begin_from(start: Start, objective: nn.Module, words: Tokenizer) -> dict[str
     return {**done, "random": fresh}
 
 
+def _backbone(weights: Mapping[str, Tensor], part: str) -> Backbone | None:
+    """What an encoder is, by the names of its weights; None if the part is none."""
+    if f"{part}.embeddings.word_embeddings.weight" not in weights:
+        return None
+    if f"{part}.embeddings.token_type_embeddings.weight" in weights:
+        return "electra"
+    return "modern" if any(name.startswith(f"{part}.layers.") for name in weights) else "bag"
+
+
 def _require_same_shapes(
     own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path, part: str
 ) -> None:
-    segments = f"{part}.embeddings.token_type_embeddings.weight"
-    # Both encoders have a table of words, but only one of them a table of segments.
-    if f"{part}.embeddings.word_embeddings.weight" in own and (segments in own) != (segments in weights):
-        here, there = ("electra", "modern") if segments in own else ("modern", "electra")
+    here, there = _backbone(own, part), _backbone(weights, part)
+    if here and there and here != there:
         raise InputError(
             f"--start {path}: its {part} has backbone {there}, this run has model.backbone {here}: leave the "
             "keys of model and generator to the start"
@@ -312,4 +321,4 @@ def change_vocabulary(state: Mapping[str, Tensor], mapping: VocabularyMap) -> di
 
 def _is_per_token(name: str) -> bool:
     """Whether a tensor has a row for each token: a word table, its delta, a bias over the vocabulary."""
-    return ".word_embeddings." in f".{name}" or name in ("generator_head.bias", "recovery_head.bias")
+    return ".word_embeddings." in f".{name}" or name in _PER_TOKEN

@@ -32,6 +32,7 @@ from electra.pretraining.masking import Inputs, Masked, StepRandom, TokenFacts, 
 from electra.pretraining.metrics import Sums, area_sums
 from electra.pretraining.objectives.protocol import Counts, Objective
 from electra.pretraining.sampling import Corrupted, Unigram, corrupt
+from electra.pretraining.spans import NOTHING
 from electra.pretraining.states import StateProbe, states_warning
 from electra.seeds import numpy_generator
 from electra.text.batches import Batch, Batches, made_ahead
@@ -109,14 +110,22 @@ def readable_row(
     tokens: Callable[[Sequence[int]], list[str]],
 ) -> dict[str, Any]:
     """A row as the generator and the discriminator see it, with what they make of it."""
-    shown: dict[str, Any] = {"original": tokens(input_ids_BL[row, :length].tolist())}
-    for name in ("masked", "corrupted"):
+    places = np.arange(length)
+    rows = {"original": input_ids_BL[row]}
+    for name in ("original", "masked", "corrupted"):
         if f"{name}_ids_BL" in views:
-            shown[name] = tokens(views[f"{name}_ids_BL"][row, :length].tolist())
+            rows[name] = views[f"{name}_ids_BL"][row].cpu().numpy()
+    if "original_ids_BL" in views:
+        # Rows whose lengths differ are shown side by side, with gaps: places without any token are none.
+        places = np.flatnonzero((rows["original"] != NOTHING) | (rows["corrupted"] != NOTHING))
+    shown: dict[str, Any] = {
+        name: [tokens([token])[0] if token != NOTHING else "" for token in ids_L[places].tolist()]
+        for name, ids_L in rows.items()
+    }
     if "replaced_BL" in views:
-        shown["replaced"] = views["replaced_BL"][row, :length].int().tolist()
+        shown["replaced"] = views["replaced_BL"][row, places].int().tolist()
     if "logits_BL" in views:
-        shown["suspicion"] = [round(p, 4) for p in views["logits_BL"][row, :length].sigmoid().tolist()]
+        shown["suspicion"] = [round(p, 4) for p in views["logits_BL"][row, places].sigmoid().tolist()]
     return shown
 
 
@@ -152,7 +161,7 @@ def show_row(row: Mapping[str, Any]) -> str:
     ]
     if "replaced" in row:
         changes = [
-            f"{before} -> {after}"
+            f"{before or '(nothing)'} -> {after}"
             + (f" (suspicion {row['suspicion'][place]:.2f})" if "suspicion" in row else "")
             for place, (before, after) in enumerate(zip(row["original"], row["corrupted"], strict=True))
             if row["replaced"][place]

@@ -24,7 +24,7 @@ NAMES = (
     *("minutes", "hour", "night", "tiny"),
     *("small", "small_plus_plus", "base", "large"),
     *("mlm", "electra_15", "replace_mlm", "all_tokens_mlm", "two_stage", "adversarial", "electric"),
-    *("single_pass", "replaced_span"),
+    *("single_pass", "replaced_span", "word_vectors"),
 )
 RENAMED = {"demo": "minutes"}
 """Recipes that went with version 0.1, and what has taken their place; this goes with version 0.3."""

@@ -14,9 +14,10 @@ def write_report(folder: Path) -> str:
     try:
         import_extra("matplotlib", extra="report")
         # These import matplotlib, so only now.
-        from electra.report.finetune import SCORES, write_finetune_report
+        from electra.report.finetune import write_finetune_report
         from electra.report.page import page
         from electra.report.runs import read_runs
+        from electra.report.studies import SCORES
 
         if (folder / SCORES).is_file():
             return str(write_finetune_report(folder))

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from electra import files, show
-from electra.errors import InputError
 from electra.report.curves import Axis, run_colour
-from electra.report.page import Drawing, drawings, render
+from electra.report.findings import counted
+from electra.report.page import FINDINGS, Drawing, drawings, render
 from electra.report.runs import Metric, Record, RunRecord, number
+from electra.report.studies import Content, diagnose_task, read_scores
 
-SCORES, REPORT = "scores.json", "report.html"
-
-Content = Mapping[str, Any]
-"""What scores.json says."""
+REPORT = "report.html"
 
 EPOCHS = Axis(key="epoch", title="epochs")
 LOSS = Metric(key="train_loss", title="Training loss", says="mean since the point before", line="exact")
@@ -43,20 +41,12 @@ def write_finetune_report(folder: str | Path) -> Path:
     return folder / REPORT
 
 
-def read_scores(folder: Path) -> Content:
-    """The content of scores.json."""
-    path = folder / SCORES
-    content = files.read_json(path)
-    if not isinstance(content, dict) or not isinstance(content.get("splits"), dict):
-        raise InputError(f"{path} holds no scores: it has no `splits`")
-    return content
-
-
 def finetune_page(content: Content, *, folder: Path) -> str:
     """The whole page; the same scores give the same page."""
     name, main_score = str(content.get("task", folder.name)), str(content.get("main_score"))
     kind = str(content.get("kind", "")).replace("_", " ")
     seeds = seed_curves(content.get("history") or [])
+    has_curves = any(len(seed.valid) > 1 for seed in seeds)
     splits: Mapping[str, Content] = content["splits"]
     return render(
         "finetuning.html",
@@ -64,9 +54,13 @@ def finetune_page(content: Content, *, folder: Path) -> str:
         heading=name,
         subtitle=f"electra finetune: {kind}, from {content.get('model', show.NOTHING)}, in {folder}",
         facts=_facts(content, main_score),
+        findings=diagnose_task(folder, content),
+        looks=FINDINGS,
+        counted=counted,
         splits=list(_splits(content, main_score)),
         seeds=seeds,
-        figures=_figures(seeds, main_score),
+        has_curves=has_curves,
+        figures=_figures(seeds, main_score) if has_curves else [],
         confusions={
             split: read_confusion(entry["confusion"])
             for split, entry in splits.items()
@@ -185,7 +179,10 @@ class ScoreRow:
 
 def _splits(content: Content, main_score: str) -> Iterable[Split]:
     given: Content = content.get("baseline") or {}
-    baseline: Content = given.get("splits", given)
+    others: dict[str, Content] = {
+        "before training": content.get("before") or {},
+        "random initialisation": given.get("splits", given),
+    }
     for name, entry in content["splits"].items():
         together = entry.get("ensemble") or {}
         yield Split(
@@ -195,7 +192,10 @@ def _splits(content: Content, main_score: str) -> Iterable[Split]:
             scores=list(
                 score_rows(
                     read_summaries(entry, main_score=main_score),
-                    read_summaries(baseline.get(name) or {}, main_score=main_score),
+                    {
+                        title: read_summaries(other.get(name) or {}, main_score=main_score)
+                        for title, other in others.items()
+                    },
                     seeds=content.get("seeds") or [],
                     main_score=main_score,
                 )
@@ -207,17 +207,21 @@ def _splits(content: Content, main_score: str) -> Iterable[Split]:
 
 
 def score_rows(
-    ours: Mapping[str, Summary], others: Mapping[str, Summary], *, seeds: Sequence[object], main_score: str
+    ours: Mapping[str, Summary],
+    others: Mapping[str, Mapping[str, Summary]],
+    *,
+    seeds: Sequence[object],
+    main_score: str,
 ) -> Iterable[ScoreRow]:
-    """A row for each score; below it that of random initialisation, if it was measured, on the same scale."""
+    """A row for each score; below it those of others by their titles, if they have it, on the same scale."""
     for name, summary in ours.items():
-        other = others.get(name)
-        scale = [*summary.numbers, *(other.numbers if other else [])]
+        measured = {title: other[name] for title, other in others.items() if name in other}
+        scale = [*summary.numbers, *(value for other in measured.values() for value in other.numbers)]
         kind = "main" if name == main_score else ""
         yield _score_row(name, summary, strip(name, summary, scale, seeds=seeds), title=name, class_=kind)
-        if other:
+        for title, other in measured.items():
             drawn = strip(name, other, scale, seeds=())
-            yield _score_row(name, other, drawn, title="random initialisation", class_="other")
+            yield _score_row(name, other, drawn, title=title, class_="other")
 
 
 def _score_row(name: str, summary: Summary, drawn: "Strip | None", *, title: str, class_: str) -> ScoreRow:

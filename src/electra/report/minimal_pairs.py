@@ -3,15 +3,27 @@
 `electra score --task minimal_pairs` writes the file; a run that was not scored has none.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
+from electra import files
+from electra.errors import InputError
 from electra.show import percent
 
 FILE = "minimal_pairs.json"
+
+
+class _Phenomenon(TypedDict):
+    accuracy: dict[str, float]
+
+
+class _Content(TypedDict):
+    accuracy: dict[str, float]
+    phenomena: dict[str, _Phenomenon]
+    pairs: int
+    data_sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,20 +45,16 @@ def read_pairs(folder: Path, notes: list[str]) -> PairAccuracies | None:
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_bytes())
-        return PairAccuracies(
-            accuracy=_accuracies(content["accuracy"]),
-            phenomena={str(name): _accuracies(one["accuracy"]) for name, one in content["phenomena"].items()},
-            num_pairs=int(content["pairs"]),
-            data_sha256=str(content["data_sha256"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        notes.append(f"{FILE} is not readable: {type(error).__name__}: {' '.join(str(error).split())}")
+        content: _Content = files.read_json(path, _Content)
+    except InputError as error:
+        notes.append(f"{FILE} is not readable: {' '.join(str(error).split())}")
         return None
-
-
-def _accuracies(values: Mapping[str, Any]) -> dict[str, float]:
-    return {str(method): float(value) for method, value in values.items()}
+    return PairAccuracies(
+        accuracy=content["accuracy"],
+        phenomena={name: one["accuracy"] for name, one in content["phenomena"].items()},
+        num_pairs=content["pairs"],
+        data_sha256=content["data_sha256"],
+    )
 
 
 def pair_facts(found: PairAccuracies | None) -> dict[str, str]:

@@ -21,20 +21,21 @@ from electra.report.curves import (
     run_colour,
     run_dashes,
 )
+from electra.report.diagnosis import diagnose_run
+from electra.report.findings import Severity, counted, in_short
 from electra.report.health import (
     Verdict,
     Word,
-    collapse,
     judge_metrics,
     last,
     layer_table,
     noteworthy,
     now,
-    overall,
     severity,
 )
 from electra.report.minimal_pairs import pair_facts, pair_table
 from electra.report.runs import BY_KEY, Metric, RunRecord, metrics_of, number
+from electra.store.cache import with_urls
 
 _WITHOUT_MATPLOTLIB = (
     "The curves are left out, since matplotlib is not installed: pip install 'electra[report]'."
@@ -58,7 +59,7 @@ _TEMPLATES.globals |= {
 
 def render(template: str, **values: Any) -> str:
     """A page: a file of templates/ filled with values."""
-    return _TEMPLATES.get_template(template).render(**values)
+    return with_urls(_TEMPLATES.get_template(template).render(**values))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ def run_facts(run: RunRecord) -> dict[str, str]:
     }
     for key, title in _FACTS.items():
         state[title] = BY_KEY[key].format(now(run, key).value)
-    return {**state, **pair_facts(run.minimal_pairs), "health": overall(run)}
+    return {**state, **pair_facts(run.minimal_pairs), "health": in_short(diagnose_run(run))}
 
 
 def _steps(run: RunRecord) -> str:
@@ -149,6 +150,13 @@ _VERDICTS: Mapping[Word, Look] = {
     "high": Look(class_="watch", sign="▲", says="too high"),
     "early": Look(class_="quiet", sign="○", says="too early to say"),
 }
+FINDINGS: Mapping[Severity, Look] = {
+    "wrong": Look(class_="bad", sign="✖", says="wrong"),
+    "watch": Look(class_="watch", sign="▲", says="watch"),
+    "note": Look(class_="quiet", sign="○", says="note"),
+    "fine": Look(class_="good", sign="●", says="fine"),
+}
+"""How findings are told, on both pages."""
 _SOURCES = {"held out": "held out", "training": "mean of the last training steps"}
 
 
@@ -165,7 +173,9 @@ def page(runs: Sequence[RunRecord]) -> str:
         runs=runs,
         comparison=shown,
         facts={name: cells[0] for name, cells in shown.items() if name != "health"},
-        mood=_mood(runs[0]),
+        diagnoses=[(run.name, diagnose_run(run)) for run in runs],
+        looks=FINDINGS,
+        counted=counted,
         health=_health(runs),
         layers=[(run, _layers(run)) for run in runs if layer_table(run)],
         pairs=pair_table({run.name: run.minimal_pairs for run in runs}),
@@ -183,19 +193,6 @@ def page(runs: Sequence[RunRecord]) -> str:
         environment=_values(runs, [run.environment for run in runs]),
         notes=[f"{run.name}: {note}" if len(runs) > 1 else note for run in runs for note in run.notes],
     )
-
-
-def _mood(run: RunRecord) -> Look:
-    """The state of a single run in one sentence."""
-    if event := collapse(run):
-        return Look(class_="watch", says=f"▲ Collapsed at step {event.step:,.0f}: {event.message}")
-    ill = [verdict for verdict in judge_metrics(run) if verdict.word in ("low", "high")]
-    if ill:
-        found = ", ".join(
-            f"{BY_KEY[verdict.range.key].title} is {_VERDICTS[verdict.word].says}" for verdict in ill
-        )
-        return Look(class_="watch", says=f"▲ {found}: see the table below.")
-    return Look(class_="", says=f"Health: {overall(run)}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,13 +4,12 @@ Whatever is missing, torn or odd becomes a note on the page, not a failure.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import yaml
 
@@ -19,6 +18,11 @@ from electra.report.minimal_pairs import PairAccuracies, read_pairs
 from electra.show import percent, short
 
 _MOST_KEYS = 10_000
+# A run's own config has 3 kB and 2 levels. Reading YAML takes long: 64 kB a second or two.
+_YAML_BYTES, _YAML_DEPTH = 1 << 16, 32
+_LARGEST = 1e100
+"""Nothing that a run measures is larger, and sums and squares of what is not stay numbers."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 Record = dict[str, float]
 """One line of measurements: step, tokens, seconds, flops and metrics; only finite numbers are in it."""
@@ -95,8 +99,8 @@ def read_run(folder: Path, *, name: str) -> RunRecord:
         folder=folder,
         config=_keys(_mapping(folder / "config.yaml", notes), notes),
         environment=_keys(_mapping(folder / "environment.json", notes), notes),
-        train=[_record(line) for line in lines if line.get("kind") == "train" and "step" in line],
-        valid=[_record(line) for line in lines if line.get("kind") == "valid" and "step" in line],
+        train=_records(lines, kind="train"),
+        valid=_records(lines, kind="valid"),
         events=[_event(line) for line in lines if line.get("kind") == "event"],
         samples=[_samples(line) for line in _json_lines(folder / "samples.jsonl", notes)],
         notes=notes,
@@ -121,13 +125,57 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
-            value = json.loads(line) if line.strip() else None
+            value = _from_json(line.decode()) if line.strip() else None
         except (ValueError, RecursionError):
             torn = number == len(lines)
             notes.append(f"{path.name} line {number} is {'torn' if torn else 'not readable'}: left out")
             continue
         if isinstance(value, dict):
             yield value
+
+
+def _from_json(text: str) -> Any:
+    """JSON, with a question mark for each half of a character: no file and no terminal would take it."""
+    value = json.loads(text)
+    if _SURROGATE.search(text):
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    return value
+
+
+class _PlainYaml(yaml.SafeLoader):
+    """YAML as a run writes it. A stranger's aliases can stand for a billion values, and tags for anything."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuse what a run never writes, before anything is made of it."""
+        # PyYAML has no types here.
+        event: Any = cast(Any, self).peek_event()
+        self.depth += 1
+        is_plain = not isinstance(event, yaml.AliasEvent) and getattr(event, "tag", None) is None
+        if not is_plain or self.depth > _YAML_DEPTH:
+            expected = f"expected plain values without aliases (*name) and tags (!!name), {_YAML_DEPTH} deep"
+            raise yaml.MarkedYAMLError(problem=expected, problem_mark=event.start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Refuse what Python could not even show."""
+        value = int(super().construct_yaml_int(node))
+        if abs(value) > _LARGEST:
+            raise yaml.MarkedYAMLError(problem="a number beyond all measure", problem_mark=node.start_mark)
+        return value
+
+
+_PlainYaml.add_constructor("tag:yaml.org,2002:int", _PlainYaml.construct_yaml_int)
+
+
+def _from_yaml(text: str) -> Any:
+    if len(text) > _YAML_BYTES:
+        raise InputError(f"more than {_YAML_BYTES:,} characters, too many for a config")
+    # It is a SafeLoader, which makes plain values only.
+    return yaml.load(text, Loader=_PlainYaml)
 
 
 def _mapping(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -137,19 +185,19 @@ def _mapping(path: Path, notes: list[str]) -> dict[str, Any]:
     try:
         # JSON is YAML, but its own reader is faster and knows 1e-4 as a number.
         text = path.read_text(encoding="utf-8")
-        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        value = _from_json(text) if path.suffix == ".json" else _from_yaml(text)
+    except (OSError, ArithmeticError, ValueError, RecursionError, yaml.YAMLError) as error:
         notes.append(f"{path.name} is not readable: {' '.join(str(error).split())}")
         return {}
     return value if isinstance(value, dict) else {}
 
 
 def _keys(values: Mapping[Any, Any], notes: list[str]) -> dict[str, Any]:
-    """The values by their dotted keys, as many as anybody reads: aliases of YAML can stand for a billion."""
+    """The values by their dotted keys, as many as anybody reads."""
     try:
         found = dict(islice(_flat(values), _MOST_KEYS + 1))
     except RecursionError:
-        notes.append("a group of keys contains itself: left out")
+        notes.append("groups of keys lie in each other too deep: left out")
         return {}
     if len(found) > _MOST_KEYS:
         notes.append(f"more than {_MOST_KEYS:,} keys: the others are left out")
@@ -165,13 +213,17 @@ def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None."""
+    """A number of a size that something can have, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    # False for NaN, too.
+    return float(value) if abs(value) <= _LARGEST else None
+
+
+def _records(lines: Sequence[dict[str, Any]], *, kind: str) -> list[Record]:
+    """The lines of a kind that say at which step they were measured."""
+    records = (_record(line) for line in lines if line.get("kind") == kind)
+    return [record for record in records if "step" in record]
 
 
 def _record(line: dict[str, Any]) -> Record:
@@ -289,6 +341,11 @@ KNOWN = (
         title="Replaced fraction",
         says="share of all tokens that differ from the original",
         form="percent",
+    ),
+    Metric(
+        key="length_ratio",
+        title="Length of rewritten spans",
+        says="tokens that the generator writes, in proportion to the original ones: near 1 in time",
     ),
     Metric(key="generator_entropy", title="Generator entropy", says="of its distribution, in nats"),
     Metric(key="recovery_loss", title="Recovery loss", says="cross-entropy of naming the original tokens"),

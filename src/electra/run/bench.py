@@ -20,6 +20,7 @@ from electra.bench.pretraining import PretrainBenchConfig
 from electra.bench.quality import QualityBenchConfig
 from electra.bench.serving import ServeBenchConfig
 from electra.bench.turns import Contest, Turn
+from electra.cluster import check_address
 from electra.errors import InputError, import_extra
 
 Bench = Literal["pretrain", "prepare", "finetune", "serve", "growth", "quality"]
@@ -85,6 +86,11 @@ class BenchConfig:
     """compare: the later run, by the same. Default: the newest."""
     fail_on_regression: bool = False
     """compare: end with exit code 1 if a ratio got worse by more than the noise."""
+    cluster: str | None = None
+    """quality: pre-train and measure on a Ray cluster: ray://HOST:PORT, auto (the cluster that this machine
+    is a node of) or local (one on this machine's cores). All nodes must see the data under the same names."""
+    cluster_cores: int = 1
+    """quality: cores of each worker there."""
     contestant: str | None = None
     """Internal: take one turn of one contestant and report it."""
     material: str | None = None
@@ -93,6 +99,12 @@ class BenchConfig:
     def __post_init__(self) -> None:
         if self.plot and Path(self.plot).suffix not in (".svg", ".png"):
             raise InputError(f"plot is {self.plot}, expected a file with the suffix .svg or .png")
+        if self.cluster_cores < 1:
+            raise InputError(f"cluster_cores is {self.cluster_cores}, expected 1 or more")
+        if self.cluster is not None:
+            check_address(self.cluster)
+        elif self.cluster_cores > 1:
+            raise InputError("cluster_cores is for a cluster: give --cluster, too")
         compares = self.what == COMPARE
         foreign = ("plot", "from_json") if compares else ("bench", "before", "after", "fail_on_regression")
         for key in foreign:
@@ -126,6 +138,8 @@ def main(arguments: Sequence[str]) -> None:
         from electra.bench.plots import draw_picture
 
         draw_picture(results, Path(plot))
+    if not settings.from_json and any(map(is_interrupted, results.values())):
+        raise KeyboardInterrupt("the figures above are those of the rounds before")
 
 
 def take_turn(settings: BenchConfig, name: str) -> None:
@@ -145,6 +159,8 @@ def measure_kinds(settings: BenchConfig, words: Sequence[str]) -> dict[str, Any]
             f"say what to measure: electra bench {' | '.join([*CONTESTS, GROWTH, QUALITY, ALL])}; "
             f"or {COMPARE}, to see what changed since an earlier run"
         )
+    if settings.cluster and settings.what != QUALITY:
+        raise InputError("--cluster is for electra bench quality: figures of speed are those of one machine")
     kinds = [*CONTESTS, GROWTH] if settings.what == ALL else [settings.what]
     for kind in kinds:
         for module, extra in EXTRAS.get(kind, {}).items():
@@ -164,14 +180,21 @@ def measure_kinds(settings: BenchConfig, words: Sequence[str]) -> dict[str, Any]
             options = config.to_dict(getattr(settings, kind))
             number = history.append(kept, history.line_of(kind, results[kind], facts, options))
             turns.say(f"{kind}: line {number} of {kept}")
+        if is_interrupted(results[kind]):
+            break
     return results
+
+
+def is_interrupted(result: Mapping[str, Any]) -> bool:
+    """Whether somebody did not want to wait for all of its rounds."""
+    return bool(result.get("interrupted"))
 
 
 def measure_kind(kind: str, settings: BenchConfig, words: Sequence[str], folder: Path) -> dict[str, Any]:
     """Measure one kind; contestants are this same command with some more options."""
     options = getattr(settings, kind)
     if kind == QUALITY:
-        return quality.measure_quality(options)
+        return quality.measure_quality(options, cluster=settings.cluster, cores=settings.cluster_cores)
 
     def command(name: str, material: Path = folder) -> list[str]:
         return ["bench", *words, f"--what={kind}", f"--contestant={name}", f"--material={material}"]

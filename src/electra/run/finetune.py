@@ -1,12 +1,14 @@
 """`electra finetune`: a model and labelled examples -> scores over seeds, and the fine-tuned model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from electra import config
+from electra.config import Given
 from electra.report import write_report
 from electra.show import table
+from electra.store.cache import with_urls
 from electra.tasks import finetuning, results
 from electra.tasks.config import FinetuneConfig, is_lightly_trained, paper_size
 from electra.tasks.data import catalogue
@@ -14,24 +16,40 @@ from electra.tasks.data.catalogue import GLUE
 from electra.tasks.finetuning import Job
 from electra.tasks.model import find_start
 from electra.tasks.study import describe_tasks
+from electra.tasks.workers import clustered
 from electra.train import engine
+from electra.train.distributed import World
 
 
 def main(arguments: Sequence[str]) -> None:
     """Fine-tune, or resume."""
     given = config.read(FinetuneConfig, arguments, prog="electra finetune")
+    with given.opened(reads=("model", "like", "data", "baseline"), writes=("out",)) as given:
+        finetune(given)
+
+
+def finetune(given: Given[FinetuneConfig]) -> None:
+    """Train every job that was asked for, and show its scores."""
+    draft = given.draft()
     medians: dict[str, float | None] = {}
-    with engine.joined(given.draft().train.device) as (world, device):
-        for job in finetuning.jobs(given, world, device):
-            if world.writes:
-                print(table(list(describe(job))), flush=True)
-            if job.settings.dry_run:
-                continue
-            for name, content in finetuning.run_job(job).items():
+    address = None if draft.dry_run else draft.cluster
+    with engine.joined(draft.train.device) as (world, device), clustered(address) as cluster:
+        found = announced(finetuning.jobs(given, world, device), world)
+        for job, contents in finetuning.run_jobs(found, cluster):
+            for name, content in contents.items():
                 show(job.study.task_folder(name), content)
                 medians[name] = results.main_median(content)
-        if medians and catalogue.task_names(given.draft()) == [GLUE]:
-            show_glue(given.draft(), medians)
+        if medians and catalogue.task_names(draft) == [GLUE]:
+            show_glue(draft, medians)
+
+
+def announced(jobs: Iterable[Job], world: World) -> Iterator[Job]:
+    """Jobs to run, each described before it is."""
+    for job in jobs:
+        if world.writes:
+            print(with_urls(table(list(describe(job)))), flush=True)
+        if not job.settings.dry_run:
+            yield job
 
 
 def describe(job: Job) -> Iterator[tuple[str, str]]:
@@ -63,8 +81,12 @@ def describe_reading(tokens_read: int | None) -> str:
 
 def show(folder: Path, content: Mapping[str, Any]) -> None:
     """The scores, and where everything is."""
-    print(f"\n{results.score_table(content['splits'], main_score=content['main_score'])}\n")
-    print(table([*results.places(folder, content), ("report", write_report(folder))]), flush=True)
+    before = content.get("before")
+    print(f"\n{results.score_table(content['splits'], main_score=content['main_score'], before=before)}\n")
+    if before:
+        print("  before: the encoder as it was, without any training\n")
+    places = table([*results.places(folder, content), ("report", write_report(folder))])
+    print(with_urls(places), flush=True)
 
 
 def show_glue(settings: FinetuneConfig, medians: Mapping[str, float | None]) -> None:

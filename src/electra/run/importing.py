@@ -1,5 +1,7 @@
 """`electra import`: a model of transformers or of the original code -> a folder, and a run, of ours.
 
+A name that is no folder here is that of a model on the Hugging Face Hub: what is read of it is fetched into
+the cache of the Hub's client.
 What transformers has fine-tuned for a task is a fine-tuned model here, too, with its head. With --run and
 --data the model also becomes the last checkpoint of a run folder, with Adam's moments and the step if the
 source has them, so that `electra pretrain` continues from it.
@@ -10,12 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from electra import config, files, show
+from electra import config, files, hub, show
 from electra.config import Given
 from electra.errors import InputError
 from electra.formats.imported import (
     Imported,
     ImportedTask,
+    Part,
+    fetch,
+    origin_of,
     read_task,
     read_transformers,
     write_imported,
@@ -23,6 +28,7 @@ from electra.formats.imported import (
 )
 from electra.formats.runs import prepare_run, write_run
 from electra.formats.tensorflow import read_tensorflow
+from electra.hub import Fetched
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainRunConfig
 
@@ -36,12 +42,16 @@ class ImportConfig:
     source: Literal["transformers", "tensorflow"] | None = None
     """Library that the model was made with; also written --from."""
     path: list[str] = field(default_factory=list)
-    """The model; may also follow the value of --from. For transformers its folder, or the folders of a
-    discriminator and its generator; for tensorflow the PREFIX of PREFIX.index, or the folder of it."""
+    """The model; may also follow the value of --from. For transformers its folder, or else its name on the
+    Hugging Face Hub, or both of a discriminator and its generator; for tensorflow the PREFIX of PREFIX.index,
+    or the folder of it."""
+    revision: str = ""
+    """Branch, tag or commit of a model on the Hub. Default: its main branch."""
     out: str = ""
     """Folder for the model, in transformers' layout."""
-    part: Literal["all", "encoder"] = "all"
-    """Whether to read a fine-tuned model of transformers with its head, or its encoder alone."""
+    part: Part = "all"
+    """Whether to read a model of transformers with the head of its task or its pre-training, or its encoder
+    alone."""
     prefix: str = ""
     """What the names of the encoder's weights begin with, such as `backbone.`, if a folder of transformers
     holds several encoders. Default: detected."""
@@ -79,11 +89,12 @@ def main(arguments: Sequence[str]) -> None:
     for folder in filter(None, (settings.out, settings.run)):
         files.refuse_full(Path(folder))
     given = pretrain_keys(settings)
-    if (task := read_tuned(settings)) is not None:
+    fetched = fetch_models(settings)
+    if (task := read_tuned(settings, fetched)) is not None:
         write_task(task, Path(settings.out))
         print(task_summary(settings, task))
         return
-    imported = read_model(settings)
+    imported = read_model(settings, fetched)
     run = prepare_run(imported, given, step=settings.step) if settings.run else None
     write_imported(imported, Path(settings.out))
     if run is not None:
@@ -120,19 +131,36 @@ def check_source(settings: ImportConfig) -> None:
         raise InputError(
             "--vocab and --num_attention_heads are for TensorFlow: a transformers folder has both"
         )
-    if settings.source == "tensorflow" and (settings.prefix or settings.part != "all"):
-        raise InputError("--prefix and --part are for transformers: leave them out")
+    if settings.source == "tensorflow" and (settings.prefix or settings.revision or settings.part != "all"):
+        raise InputError("--prefix, --part and --revision are for transformers: leave them out")
     if settings.source == "tensorflow" and len(settings.path) > 1:
         raise InputError(
             f"--path names {len(settings.path)} checkpoints, expected one: it holds both encoders"
         )
 
 
-def read_tuned(settings: ImportConfig) -> ImportedTask | None:
+def fetch_models(settings: ImportConfig) -> list[Fetched]:
+    """The models of the Hub that are meant; empty if folders are. A folder goes before a name."""
+    if settings.source != "transformers":
+        return []
+    remote = [path for path in settings.path if not Path(path).exists() and hub.is_name(path)]
+    if not remote and settings.revision:
+        raise InputError(
+            f"--revision is for a model on the Hub, and {settings.path[0]} is a path here: leave it out"
+        )
+    if remote and len(remote) < len(settings.path):
+        raise InputError(
+            f"{remote[0]} is no folder here, and another model is one: give two folders, or two names"
+        )
+    return [fetch(name, revision=settings.revision, prefix=settings.prefix) for name in remote]
+
+
+def read_tuned(settings: ImportConfig, fetched: Sequence[Fetched]) -> ImportedTask | None:
     """A model of transformers with the head of its task; None if it has none, or it is not wanted."""
     if settings.source != "transformers" or settings.part == "encoder" or len(settings.path) > 1:
         return None
-    found = read_task(settings.path[0], prefix=settings.prefix)
+    path = fetched[0].path if fetched else settings.path[0]
+    found = read_task(path, prefix=settings.prefix, origin=origin_of(fetched) if fetched else None)
     if found is not None and settings.run:
         raise InputError(
             f"--run is for models of pre-training, and {settings.path[0]} was fine-tuned for "
@@ -142,10 +170,15 @@ def read_tuned(settings: ImportConfig) -> ImportedTask | None:
     return found
 
 
-def read_model(settings: ImportConfig) -> Imported:
+def read_model(settings: ImportConfig, fetched: Sequence[Fetched]) -> Imported:
     """Read the model, under our names."""
     if settings.source == "transformers":
-        return read_transformers(settings.path, prefix=settings.prefix)
+        return read_transformers(
+            [one.path for one in fetched] or settings.path,
+            prefix=settings.prefix,
+            part=settings.part,
+            origin=origin_of(fetched) if fetched else None,
+        )
     return read_tensorflow(
         settings.path[0],
         vocabulary=settings.vocab or None,

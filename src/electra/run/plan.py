@@ -4,14 +4,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from electra import config, files
-from electra.pretraining.cost import SEVERAL_DEVICES
-from electra.pretraining.plan import FULL_WIDTH, Plan, PlanConfig, make_plans, recommended
+from electra.config import Given
+from electra.pretraining.communication import Link
+from electra.pretraining.cost import Machine
+from electra.pretraining.plan import FULL_WIDTH, REACHED_BANDWIDTH, Plan, PlanConfig, make_plans, recommended
 from electra.show import duration, short, table
 
 
 def main(arguments: Sequence[str]) -> None:
     """Estimate and print."""
-    given = config.read(PlanConfig, arguments, prog="electra plan")
+    with config.read(PlanConfig, arguments, prog="electra plan").opened(
+        reads=("data",), runs=("start",)
+    ) as given:
+        plan(given)
+
+
+def plan(given: Given[PlanConfig]) -> None:
+    """Estimate what was given."""
     settings, plans = given.draft(), make_plans(given)
     shown = budget_table(plans) if settings.has_budget else plan_table(plans[0])
     print("\n".join([shown, "", "Assumptions", *(f"  - {note}" for note in assumptions(plans[0]))]))
@@ -31,17 +40,36 @@ def plan_table(plan: Plan) -> str:
         "parameters": f"{sum(needs.parameters.values()):,} ({parts})",
         "tokens": f"{short(needs.tokens)}; {work.fill:.0%} of each row is text",
         "FLOPs": f"{needs.flops:.3g} in matrix products{paper}",
-        "machine": f"{machine.devices} x {machine.name}: {short(machine.peak)}FLOP/s in {machine.format}, "
+        "machine": f"{in_nodes(machine)}: {short(machine.peak)}FLOP/s in {machine.format}, "
         f"{machine.memory / 1e9:.0f} GB each",
         "memory": f"{memory.total / 1e9:.2f} GB each: weights {memory.weights / 1e9:.2f}, gradients "
         f"{memory.gradients / 1e9:.2f}, optimizer {memory.optimizer / 1e9:.2f}, activations of "
         f"{work.rows_at_once} rows {memory.activations / 1e9:.2f}, logits {memory.logits / 1e9:.2f}{room}",
+        **({} if machine.link is None else {"step": step_line(plan, machine.link)}),
         "speed": f"{short(needs.tokens_per_second)} tokens/s",
         "time": duration(needs.seconds),
         "cost": "unknown: give --price_per_hour" if needs.cost is None else f"{needs.cost:,.2f}",
         "disk": f"{needs.disk / 1e9:.2f} GB for {work.checkpoints} checkpoints",
     }
     return table(lines)
+
+
+def in_nodes(machine: Machine) -> str:
+    """How many devices there are, and of what kind."""
+    each = f"{machine.devices // machine.nodes} x {machine.name}"
+    return each if machine.nodes == 1 else f"{machine.nodes} nodes with {each}"
+
+
+def step_line(plan: Plan, link: Link) -> str:
+    """What a step of several devices consists of."""
+    needs, sent = plan.needs, plan.needs.communication
+    rows = -(-plan.work.batch_size // plan.machine.devices)
+    whole = needs.computing + sent.waited
+    return (
+        f"{1e3 * whole:.3g} ms: {1e3 * needs.computing:.3g} ms to compute {rows} rows on each device, "
+        f"{1e3 * sent.seconds:.3g} ms to send {short(sent.sent)}B at {short(link.bandwidth)}B/s, of which "
+        f"{1e3 * sent.waited:.3g} ms are waited for; devices compute for {needs.computing / whole:.1%} of it"
+    )
 
 
 def budget_table(plans: Sequence[Plan]) -> str:
@@ -80,7 +108,11 @@ def assumptions(plan: Plan) -> list[str]:
         f"memory: Adam, float32 weights, products in {machine.format}; measured peaks are 10 to 25 % higher",
     ]
     if machine.devices > 1:
-        notes.append(f"{machine.devices} devices keep {SEVERAL_DEVICES:.0%} of their speed together")
+        overlap = "they compute" if machine.overlaps else "nothing is computed"
+        notes.append(
+            f"devices form a ring ({plan.work.parallel}) and reach {REACHED_BANDWIDTH:.0%} of its bandwidth; "
+            f"{overlap} while they send; change the link with --bandwidth and --latency"
+        )
     if machine.price is not None:
         notes.append(
             f"a device costs {machine.price:g} per hour; prices of the table are rough: give --price_per_hour"

@@ -7,6 +7,7 @@ from pathlib import Path
 from electra import config, files
 from electra.errors import InputError
 from electra.show import clock, listed, megabytes, table
+from electra.store.cache import with_urls
 from electra.text import tokenizer as tokenizers
 from electra.text.dataset import PrepareConfig, Prepared, make_dataset
 from electra.text.quarantine import describe_problem
@@ -26,11 +27,13 @@ class PrepareCommand(PrepareConfig):
 
 def main(arguments: Sequence[str]) -> None:
     """Prepare or verify a dataset."""
-    settings = config.parse(PrepareCommand, arguments, prog="electra prepare")
-    if settings.verify:
-        verify(Path(settings.verify))
-    else:
-        print(summary(make_dataset(settings)))
+    given = config.read(PrepareCommand, arguments, prog="electra prepare")
+    with given.opened(reads=("tokenizer", "verify"), writes=("out",)) as given:
+        settings = given.config()
+        if settings.verify:
+            verify(Path(settings.verify))
+        else:
+            print(with_urls(summary(make_dataset(settings))))
 
 
 def verify(folder: Path) -> None:
@@ -45,7 +48,7 @@ def verify(folder: Path) -> None:
     damage += [f"{path}: not in the manifest" for path in strays if path not in hidden]
     if damage:
         raise InputError("\n  ".join([f"{folder} is damaged:", *damage]))
-    print(f"{folder} is whole: {len(manifest['files'])} files match their checksums")
+    print(f"{with_urls(str(folder))} is whole: {len(manifest['files'])} files match their checksums")
     if hidden:
         print(f"not in the manifest, and never read: {listed(hidden)}")
 
@@ -71,10 +74,13 @@ def summary(prepared: Prepared) -> str:
         "disk": f"{megabytes(disk)} in {prepared.path}",
         "time": _time(prepared),
     }
+    if prepared.shards_of_nodes:
+        shards = [f"{node} made {count:,} shards" for node, count in sorted(prepared.shards_of_nodes.items())]
+        lines["nodes"] = listed(shards)
     rows = [*lines.items(), *(("unreadable", describe_problem(problem)) for problem in prepared.problems)]
     if not valid["rows"]:
         rows.append(("note", "no document is held out for evaluation: raise --valid_fraction"))
-    return "\n".join([table(rows), "", *_examples(prepared.path)])
+    return "\n".join([table(rows), "", *_examples(prepared)])
 
 
 def _time(prepared: Prepared) -> str:
@@ -88,9 +94,9 @@ def _time(prepared: Prepared) -> str:
     )
 
 
-def _examples(folder: Path) -> list[str]:
-    rows = Rows(folder)
-    tokenizer = tokenizers.load_tokenizer(folder / "tokenizer")
+def _examples(prepared: Prepared) -> list[str]:
+    rows = Rows(prepared.path)
+    tokenizer = prepared.tokenizer or tokenizers.load_tokenizer(prepared.path / "tokenizer")
     chosen = sorted({len(rows) * part // (_NUM_EXAMPLES + 1) for part in range(1, _NUM_EXAMPLES + 1)})
     lines = []
     for index in chosen:

@@ -1,11 +1,13 @@
 """`electra pretrain`: rows of tokens -> a run folder with checkpoints, metrics and the trained encoders."""
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from electra import cli, config
+from electra.config import Given
 from electra.errors import InputError
 from electra.pretraining import cost
 from electra.pretraining.build import (
@@ -17,11 +19,14 @@ from electra.pretraining.build import (
     run_pretraining,
 )
 from electra.pretraining.config import PretrainRunConfig, paper_defaults
+from electra.pretraining.on_nodes import pretrain_on_nodes
 from electra.pretraining.start import STARTED_FROM
 from electra.pretraining.step import show_row
 from electra.report import write_report
 from electra.show import clock, table
-from electra.train import engine
+from electra.store.cache import with_urls
+from electra.store.remote import is_url
+from electra.train import engine, on_cluster
 from electra.train.distributed import World
 from electra.train.engine import Engine
 from electra.train.signals import supervise
@@ -29,9 +34,32 @@ from electra.train.signals import supervise
 
 def main(arguments: Sequence[str]) -> None:
     """Pre-train, or resume."""
-    settings = read_settings(arguments)
-    if settings.max_restarts and not settings.dry_run:
-        sys.exit(restart_after_crashes(arguments, max_restarts=settings.max_restarts))
+    given = config.read(PretrainRunConfig, arguments, prog="electra pretrain")
+    if given.values.get("cluster") and not given.print_option:
+        sys.exit(pretrain_on_nodes(settings_of(given)))
+    refuse_parts_in_a_store(given)
+    if on_cluster.is_worker():
+        on_cluster.end_with_parent()
+    restarts = given.values.get("max_restarts")
+    if restarts and restarts > 0 and not given.values.get("dry_run") and not given.print_option:
+        sys.exit(restart_after_crashes(arguments, max_restarts=restarts))
+    with given.opened(reads=("data",), runs=("start",), writes=("out",)) as given:
+        pretrain(settings_of(given))
+
+
+def refuse_parts_in_a_store(given: Given[PretrainRunConfig]) -> None:
+    """Only one machine uploads, so it must have all of a checkpoint."""
+    machines = os.environ.get("GROUP_WORLD_SIZE", "1")  # as torchrun says
+    is_spread = given.values.get("train.parallel") == "fsdp" and machines != "1"
+    if is_spread and is_url(str(given.values.get("out"))):
+        raise InputError(
+            f"--out {given.values['out']}: with --train.parallel fsdp each of the {machines} machines writes "
+            "a part of every checkpoint: give a folder that all of them see, or use ddp"
+        )
+
+
+def pretrain(settings: PretrainRunConfig) -> None:
+    """Pre-train, resume, or take the first step only."""
     with engine.joined(settings.train.device) as (world, device):
         if settings.dry_run:
             run = build(settings, Engine.choose(settings.train, world, device))
@@ -41,12 +69,11 @@ def main(arguments: Sequence[str]) -> None:
         else:
             run = run_pretraining(settings, world, device)
             if world.writes:
-                print(summary(run, Path(settings.out)))
+                print(with_urls(summary(run, Path(settings.out))))
 
 
-def read_settings(arguments: Sequence[str]) -> PretrainRunConfig:
-    """The command line over its files over the paper's values for the size."""
-    given = config.read(PretrainRunConfig, arguments, prog="electra pretrain")
+def settings_of(given: Given[PretrainRunConfig]) -> PretrainRunConfig:
+    """What was given over the paper's values for the size."""
     settings = given.config(paper_defaults(given))
     settings.require_folders()
     return settings

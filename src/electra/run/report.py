@@ -1,6 +1,5 @@
 """`electra report`: run folders -> one HTML page with curves, health and samples, and a table to read."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from electra import config, files
 from electra.errors import InputError, import_extra
 from electra.report.page import page, terminal_table
 from electra.report.runs import read_runs
+from electra.store.cache import with_urls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +18,21 @@ class ReportConfig:
     runs: list[str] = field(default_factory=list)
     """Run folders; the option's name may be left out: electra report RUN [RUN ...]."""
     out: str | None = None
-    """HTML file to write. Default: report.html in the run's folder, or in this folder for several runs."""
+    """HTML file to write. Default: report.html in the run's folder, or in this folder for several runs
+    and for those in an object store."""
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Report on the runs that are named."""
+    words = config.with_first_words(arguments, option="--runs")
+    with config.read(ReportConfig, words, prog="electra report").opened(
+        runs=("runs",), writes=("out",)
+    ) as given:
+        report(given.config())
+
+
+def report(settings: ReportConfig) -> None:
     """Write the page and print the summary."""
-    settings = config.parse(ReportConfig, _named(arguments), prog="electra report")
     if not settings.runs:
         raise InputError("give one or more run folders: electra report RUN [RUN ...] [--out FILE]")
     import_extra("matplotlib", extra="report")
@@ -40,14 +49,10 @@ def main(arguments: Sequence[str]) -> None:
     print(terminal_table(runs))
     for note in (f"{run.name}: {note}" for run in runs for note in run.notes):
         print(f"  note: {note}")
-    print(f"\n{out}")
-
-
-def _named(arguments: Sequence[str]) -> list[str]:
-    """Give the words before the first option their name."""
-    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    return [*(["--runs", *words] if words else []), *arguments[len(words) :]]
+    print(f"\n{with_urls(str(out))}")
 
 
 def _default_out(folders: Sequence[Path]) -> Path:
-    return folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
+    # A run that lies in a store is only read.
+    is_here = with_urls(str(folders[0])) == str(folders[0])
+    return folders[0] / "report.html" if len(folders) == 1 and is_here else Path("report.html")

@@ -9,6 +9,7 @@ from electra.prediction.minimal_pairs import MinimalPairScores
 from electra.prediction.model import Model
 from electra.prediction.score_data import ScoreConfig, score_pairs, score_rows, write_rows
 from electra.progress import LiveLine
+from electra.store.cache import with_urls
 from electra.train import devices
 
 MOST_SHOWN = 20
@@ -19,7 +20,13 @@ QUICK_SECONDS = 10.0
 
 def main(arguments: Sequence[str]) -> None:
     """Score, print, and write if a file is named."""
-    settings = config.parse(ScoreConfig, arguments, prog="electra score")
+    given = config.read(ScoreConfig, arguments, prog="electra score")
+    with given.opened(reads=("model", "data"), writes=("out",)) as given:
+        score(given.config())
+
+
+def score(settings: ScoreConfig) -> None:
+    """Score texts, pairs or phenomena, and show them."""
     devices.set_up_allocator()
     if settings.task == "minimal_pairs":
         with LiveLine(first_plain_after=QUICK_SECONDS) as live:
@@ -32,7 +39,7 @@ def main(arguments: Sequence[str]) -> None:
         if found.note:
             print(f"\n  note: {found.note}")
         if found.path:
-            print(f"\n  {found.path}")
+            print(f"\n  {with_urls(str(found.path))}")
         return
     shown: list[dict[str, Any]] = []
     count = 0
@@ -55,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
         rest = "" if settings.out else "; --out FILE writes all of them"
         print(f"  and {count - len(shown):,} more{rest}")
     if settings.out:
-        print(f"\n  {settings.out}")
+        print(f"\n  {with_urls(settings.out)}")
 
 
 def show_precision(model: Model) -> None:

@@ -49,7 +49,12 @@ class ServeConfig(Limits):
 
 def main(arguments: Sequence[str]) -> None:
     """Serve a model until SIGINT or SIGTERM."""
-    settings = config.parse(ServeConfig, arguments, prog="electra serve")
+    with config.read(ServeConfig, arguments, prog="electra serve").opened(reads=("model",)) as given:
+        serve(given.config())
+
+
+def serve(settings: ServeConfig) -> None:
+    """Listen, load the model and answer."""
     if not settings.model:
         raise InputError("give --model DIR (see 'electra serve --help')")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")

@@ -113,7 +113,9 @@ class Service:
         """One result for each text of a request."""
         tuned, reader = self.model.tuned, self.model.reader
         row_length = reader.max_length if tuned is None else tuned.max_length
-        call = make_call(ability, body, self.limits, row_length=row_length)
+        task = self.model.task_ability
+        num_readings = tuned.family.num_readings if tuned and task and task.name == ability else 1
+        call = make_call(ability, body, self.limits, row_length=row_length, num_readings=num_readings)
         try:
             return await self.batcher.submit(call)
         except ApiError:
@@ -135,7 +137,9 @@ class Service:
         outcome: Status = "ready"
         try:
             for ability in self.model.abilities:
-                await asyncio.to_thread(self.model.ask, ability, **endpoint_of(ability).example)
+                endpoint = endpoint_of(ability, is_tuned=self.model.tuned is not None)
+                if endpoint.warms_up:
+                    await asyncio.to_thread(self.model.ask, ability, **endpoint.example)
         except Exception:
             logger.exception("the model does not work")
             outcome = "failed"
@@ -196,7 +200,7 @@ def build_app(model: Model, *, limits: Limits, key: str | None = None, hosts: Ho
 
 def add_ability(app: FastAPI, ability: str, service: Service, *, dependencies: list[Any]) -> None:
     """The route of an ability: a body like its model in, results like their model out."""
-    endpoint = endpoint_of(ability)
+    endpoint = endpoint_of(ability, is_tuned=service.model.tuned is not None)
 
     async def answer(body: AbilityRequest) -> dict[str, Any]:
         return {"results": await service.answer(ability, body)}
@@ -267,6 +271,7 @@ async def facts(service: CurrentService) -> ModelFacts:
     return ModelFacts(
         name=names[-1],
         abilities=list(model.abilities),
+        task=None if model.tuned is None else model.tuned.task,
         labels=list(model.labels),
         max_length=model.reader.max_length,
         precision=model.precision,

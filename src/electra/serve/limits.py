@@ -44,6 +44,10 @@ class Limits:
     """Texts in a request."""
     max_characters: int = 50_000
     """Characters of all texts in a request; two long texts of a pair count as often as they are read."""
+    max_options: int = 64
+    """Options that a pre-trained model is to choose from; each is read with each text."""
+    max_option_characters: int = 200
+    """Characters of an option, and of the template that it stands in."""
     max_body: int = 1_000_000
     """Bytes in the body of a request."""
     body_seconds: float = 10.0

@@ -5,7 +5,7 @@
 path, and the name of the method of `electra.prediction.model.Model` that takes the fields of the body as
 keyword arguments and returns one result for each text. The ability of a fine-tuned model is described by its
 family (`electra.tasks.families`), and `endpoint_of` makes the same of it. Its route, its batches, its limits,
-its description and its first call when the server starts all follow.
+its description and, unless `warms_up` is False, its first call when the server starts all follow.
 """
 
 import functools
@@ -30,6 +30,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict, is_typeddict  # pydantic needs these before Python 3.12
 
 from electra.model.heads import Pooling
+from electra.prediction.options import ChooseBy
 from electra.prediction.scoring import By, Method, TokenDetail
 from electra.serve.batching import Call
 from electra.serve.errors import ApiError, shortened
@@ -38,6 +39,7 @@ from electra.show import did_you_mean
 from electra.tasks.families.family import MAX_PAIR_WINDOWS
 from electra.tasks.families.table import task_abilities
 from electra.text.spans import MASK
+from electra.text.templates import DEFAULT_TEMPLATE
 
 MAX_CANDIDATES = 20_000
 """Candidates for all masks of a request together."""
@@ -93,9 +95,12 @@ class AbilityRequest(BaseModel):
         """The lists."""
         return {name: value for name, value in self if isinstance(value, list)}
 
-    def options(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """All other fields."""
         return {name: value for name, value in self if not isinstance(value, list)}
+
+    def check(self, limits: Limits) -> None:
+        """Refuse what is above a limit of the server that only this body has."""
 
     def cost(self, *, row_length: int) -> int:
         """Characters that the model has to read; it reads `row_length` tokens at once."""
@@ -198,6 +203,56 @@ class ScoreRequest(AbilityRequest):
         return once + sum(len(text) // CHARACTERS_OF_TOKEN * min(len(text), window) for text in self.texts)
 
 
+class OptionsRequest(AbilityRequest):
+    """Texts, and options to choose from for each of them."""
+
+    model_config = example(texts=["the music was fast"], options=["good", "old"], template="It was {}.")
+    texts: Texts = Field(description="Texts of any length.")
+    options: Texts = Field(min_length=2, description="The options, the same for all texts.")
+    template: Text = Field(
+        default=DEFAULT_TEMPLATE,
+        description="The sentence, with {} for the option; it follows the text unless it has {text}, too.",
+    )
+    by: ChooseBy = Field(
+        default="auto",
+        description="detection takes one pass, pseudo_likelihood one for each token of an option; auto is "
+        "detection, if the model can.",
+    )
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The texts: options are no list with one item per result."""
+        return {"texts": self.texts}
+
+    def settings(self) -> dict[str, Any]:
+        """All other fields."""
+        return {"options": self.options, "template": self.template, "by": self.by}
+
+    def check(self, limits: Limits) -> None:
+        """Refuse too many options, and long ones: each is read behind each text."""
+        if len(self.options) > limits.max_options:
+            raise ApiError(
+                422,
+                f"options has {len(self.options):,} items and a request may have {limits.max_options:,}",
+                field="options",
+            )
+        longest = limits.max_option_characters
+        named = {f"options[{number}]": option for number, option in enumerate(self.options)}
+        for name, text in {"template": self.template, **named}.items():
+            if len(text) > longest:
+                raise ApiError(
+                    422, f"{name} has {len(text):,} characters, and may have {longest:,}", field=name
+                )
+
+    def cost(self, *, row_length: int) -> int:
+        """A text is read with each option and, unless by detection, once for each of its tokens."""
+        return sum(
+            (len(text) + len(self.template) + len(option))
+            * (1 if self.by == "detection" else 1 + len(option) // CHARACTERS_OF_TOKEN)
+            for text in self.texts
+            for option in self.options
+        )
+
+
 class TaskRequest(AbilityRequest):
     """A body for a fine-tuned model: texts or pairs, lists of words, or questions with their choices."""
 
@@ -279,16 +334,21 @@ class Filled(TypedDict):
 
 @result
 class RewrittenToken(TextSpan):
-    """A token before and after the generator, as the discriminator sees it."""
+    """A token, or a phrase that is rewritten as one, before and after the generator."""
 
     original: str
     corrupted: str
     corrupted_start: int
     corrupted_end: int
-    masked: Annotated[bool, Field(description="Whether the generator drew this token anew.")]
-    replaced: Annotated[bool, Field(description="Whether the token changed.")]
+    masked: Annotated[bool, Field(description="Whether the generator drew it anew.")]
+    replaced: Annotated[bool, Field(description="Whether it changed.")]
     suspicion: Annotated[
-        float, Field(description="The discriminator's probability that the token was replaced.")
+        float,
+        Field(description="The discriminator's probability that it was replaced; of a phrase the highest."),
+    ]
+    phrase: Annotated[
+        int | None,
+        Field(description="Number of its phrase, if the generator rewrites whole phrases; else null."),
     ]
 
 
@@ -299,6 +359,16 @@ class CorruptedText(TypedDict):
     text: str
     corrupted: str
     tokens: list[RewrittenToken]
+
+
+@result
+class ChosenOption(TypedDict):
+    """The option that looks least replaced behind a text; null if the text is empty."""
+
+    choice: Annotated[int | None, Field(description="Its place among the options, from 0.")]
+    text: Annotated[str | None, Field(description="That option.")]
+    probabilities: Annotated[list[float], Field(description="Of each option; they add up to 1.")]
+    scores: Annotated[list[float], Field(description="Of each option: the mean logarithm of its tokens.")]
 
 
 @result
@@ -340,6 +410,7 @@ class ModelFacts(BaseModel):
 
     name: str
     abilities: list[str] = Field(description="Each one is a path.")
+    task: str | None = Field(description="What it was fine-tuned for; null if it was only pre-trained.")
     labels: list[str] = Field(description="Classes or tags; empty if the model was not trained for any.")
     max_length: int = Field(description="Tokens that the model reads at once; longer texts go in windows.")
     precision: str = Field(description="Of its matrix products: fp32, bf16, fp16 or, of a graph, int8.")
@@ -363,6 +434,8 @@ class Endpoint:
     request: type[AbilityRequest]
     results: Any
     """The type of the list of results."""
+    warms_up: bool = True
+    """Whether its example is computed when the server starts."""
 
     @property
     def example(self) -> dict[str, Any]:
@@ -377,17 +450,26 @@ ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
         "fill": Endpoint(FillRequest, list[Filled]),
         "corrupt": Endpoint(CorruptRequest, list[CorruptedText]),
         "score": Endpoint(ScoreRequest, list[ScoredText]),
+        # Words that a tokenizer may not know; and what it computes, `score` has computed.
+        "choose": Endpoint(OptionsRequest, list[ChosenOption], warms_up=False),
         "embed": Endpoint(EmbedRequest, list[list[float]]),
     }
 )
 """Ability of a pre-trained model, which is a path and a method of `Model` -> its body and its results."""
 
 
+def endpoint_of(ability: str, *, is_tuned: bool) -> Endpoint:
+    """What an ability takes and answers: from the table above, or as the family of a task describes it.
+
+    Both have `choose`: what it takes depends on whether the model was fine-tuned.
+    """
+    is_of_task = ability not in ENDPOINTS or (is_tuned and ability in task_abilities())
+    return task_endpoint(ability) if is_of_task else ENDPOINTS[ability]
+
+
 @functools.cache
-def endpoint_of(ability: str) -> Endpoint:
-    """What an ability takes and answers: from the table above, or as the family of a task describes it."""
-    if ability in ENDPOINTS:
-        return ENDPOINTS[ability]
+def task_endpoint(ability: str) -> Endpoint:
+    """What the family of a task describes."""
     described = task_abilities()[ability]
     fields: dict[str, Any] = {}
     for name, kind, text, is_required in described_fields(described.request):
@@ -436,8 +518,14 @@ def result_type(kind: Any) -> Any:
     return result(made)
 
 
-def make_call(ability: str, body: AbilityRequest, limits: Limits, *, row_length: int) -> Call:
-    """The call that a body asks for, within the limits; the model reads `row_length` tokens at once."""
+def make_call(
+    ability: str, body: AbilityRequest, limits: Limits, *, row_length: int, num_readings: int = 1
+) -> Call:
+    """The call that a body asks for, within the limits.
+
+    The model reads `row_length` tokens at once, and each text so many times.
+    """
+    body.check(limits)
     columns = body.columns()
     for name, values in columns.items():
         if len(values) > limits.max_texts:
@@ -450,7 +538,7 @@ def make_call(ability: str, body: AbilityRequest, limits: Limits, *, row_length:
     if len({len(values) for values in columns.values()}) > 1:
         counts = " and ".join(f"{len(values):,} {name}" for name, values in columns.items())
         raise ApiError(422, f"{counts}: the lists must have the same length", field=list(columns)[-1])
-    cost = body.cost(row_length=row_length)
+    cost = num_readings * body.cost(row_length=row_length)
     if cost > limits.max_characters:
         raise ApiError(
             422,
@@ -458,7 +546,7 @@ def make_call(ability: str, body: AbilityRequest, limits: Limits, *, row_length:
             f"{limits.max_characters:,}: send several requests",
             field=next(iter(columns)),
         )
-    return Call(ability=ability, columns=columns, options=body.options(), cost=cost)
+    return Call(ability=ability, columns=columns, options=body.settings(), cost=cost)
 
 
 def explain_invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
@@ -484,4 +572,5 @@ def bounds_schema(endpoint: Endpoint, limits: Limits) -> dict[str, Any]:
 
     fields = endpoint.request.model_json_schema()["properties"]
     lists = [name for name, schema in fields.items() if can_be_list(schema)]
-    return {"properties": {name: {"maxItems": limits.max_texts} for name in lists}}
+    most = {name: limits.max_options if name == "options" else limits.max_texts for name in lists}
+    return {"properties": {name: {"maxItems": count} for name, count in most.items()}}

@@ -5,7 +5,7 @@
     two texts, a value           the cosine of their TF-IDF vectors; only weights of words are learned
     one text, a value            TF-IDF, ridge regression
     a tag for each word          linear support vectors on the word, its shape, beginning and end, and those
-                                 of its neighbours; each word is judged by itself
+                                 of its neighbours; tags are chosen as for an encoder (`Tagging.choose`)
 
 They take seconds and have no settings to tune. The same code judges them as judges a
 fine-tuned model, on the same examples, so that the numbers can stand in one table.
@@ -22,7 +22,7 @@ from electra.errors import import_extra
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.family import Prediction, Score, TextExample
 from electra.tasks.families.similarity import Similarity
-from electra.tasks.families.tagging import Tagging, TaggingExample, convert, internal_tags
+from electra.tasks.families.tagging import Tagging, TaggingExample, internal_tags
 from electra.tasks.task import TRAIN, Task
 
 Fitted = Callable[[Sequence[Any]], list[Prediction]]
@@ -188,17 +188,21 @@ def _fit_tagger(family: Tagging, train: Sequence[TaggingExample]) -> Fitted:
     tags = [tag for example in train for tag in internal_tags(example.tags or (), family.scheme)]
     # liblinear takes 32-bit indices only.
     inputs.indices, inputs.indptr = inputs.indices.astype(np.int32), inputs.indptr.astype(np.int32)
-    model = svm.LinearSVC(C=0.2, random_state=0).fit(inputs, tags)
+    known = {tag: number for number, tag in enumerate(family.tags)}
+    model = svm.LinearSVC(C=0.2, random_state=0).fit(inputs, [known[tag] for tag in tags])
 
     def predict(examples: Sequence[TaggingExample]) -> list[Prediction]:
         words = [word for example in examples for word in word_features(example.words)]
-        found = iter(model.predict(vectors.transform(words)).tolist())
-        by_sentence = ([next(found) for _ in example.words] for example in examples)
-        is_chunks = family.scheme == "entities"
-        return [
-            {"tags": convert(tags, scheme="iob2") if is_chunks else tags, "confidences": [1.0] * len(tags)}
-            for tags in by_sentence
-        ]
+        margins = model.decision_function(vectors.transform(words))
+        if margins.ndim == 1:
+            # Of two tags scikit-learn gives one number: how far a word is on the side of the second.
+            margins = np.stack([-margins, margins], axis=1)
+        # A tag that no training sentence has is farther off than any other.
+        scores = np.full((len(words), len(family.tags)), margins.min() - 1.0)
+        scores[:, model.classes_] = margins
+        ends = np.cumsum([len(example.words) for example in examples])
+        chosen = [family.choose(of_sentence) for of_sentence in np.split(scores, ends[:-1])]
+        return [family.prediction(numbers, [1.0] * len(numbers)) for numbers in chosen]
 
     return predict
 

@@ -6,6 +6,7 @@ task is batch k % n of its epoch k // n. Rows of like length come together, so t
 B rows, L positions. A *unit* is what has one loss: a row, or several that belong together.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from electra.errors import InputError
 from electra.seeds import numpy_generator
 from electra.tasks.families.family import TaskBatch, TaskRow
+from electra.text.tokenizer import Tokenizer
 
 WINDOW_BATCHES = 50
 """Batches whose units are sorted by length together: more of them leave less padding and less randomness."""
@@ -122,6 +124,20 @@ class TaskMixture:
             return batches
         random = numpy_generator(self._seed, "order of tasks", epoch)
         return [batches[index] for index in random.permutation(len(batches))]
+
+
+def hide_tokens(
+    units: Sequence[Unit], *, prob: float, tokenizer: Tokenizer, random: np.random.Generator
+) -> list[Unit]:
+    """The same units with some tokens as [MASK]; [CLS] and [SEP] stay."""
+    kept = (tokenizer.cls_id, tokenizer.sep_id)
+
+    def hidden(row: TaskRow) -> TaskRow:
+        is_hidden = (random.random(len(row.input_ids)) < prob) & ~np.isin(row.input_ids, kept)
+        ids = np.where(is_hidden, np.uint32(tokenizer.mask_id), row.input_ids)
+        return dataclasses.replace(row, input_ids=ids)
+
+    return [[hidden(row) for row in unit] for unit in units]
 
 
 def share_bounds(size: int, *, rank: int, world_size: int) -> tuple[int, int]:

@@ -19,8 +19,10 @@ from electra.errors import InputError
 from electra.model.sizes import PRESETS, EncoderConfig
 from electra.tasks.data.catalogue import TaskSource
 from electra.tasks.families.family import HeadPooling, PooledFamily
+from electra.tasks.families.tagging import Decoding
 from electra.tasks.sweep import SweepConfig
 from electra.tasks.task import Task
+from electra.tasks.workers import check_workers
 from electra.train.checkpoint import CheckpointConfig
 from electra.train.engine import ResumeConfig
 from electra.train.health import HealthConfig
@@ -111,10 +113,16 @@ class FinetuneConfig(TaskSource):
     """Tokens of a row, special tokens included. Default: the task's."""
     dropout: float | None = None
     """Dropout of the encoder. Default: the encoder's own."""
+    mask_prob: float = 0.0
+    """Share of the tokens that are [MASK] while training, others in every epoch: with few examples and an
+    encoder that knows [MASK], the words are then learned less by heart."""
+    decoding: Decoding | None = None
+    """How tags that mark chunks are chosen: scheme takes the most probable ones of a sentence that keep to
+    their scheme, words the most probable one of each word, as in the paper. Default: scheme."""
     pooling: Literal["auto", "cls", "mean"] = "auto"
     """What classes, values and choices are judged by: the hidden state of [CLS], or the mean of all. auto:
     mean for an encoder that is known to have read fewer than 1e9 tokens, else cls, as in the paper; a model
-    that was fine-tuned before keeps its own. For similarity: --own.pooling."""
+    that was fine-tuned before keeps its own. For vectors: --own.pooling, --contrastive.pooling."""
     baseline: str = ""
     """Folder of another fine-tuning of the task, such as one with --model none, to compare with in the
     report."""
@@ -133,16 +141,25 @@ class FinetuneConfig(TaskSource):
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     dry_run: bool = False
     """Check everything and print what would be done, without writing anything."""
+    cluster: str | None = None
+    """Train seeds, trials and the tasks of glue at the same time on a Ray cluster: ray://HOST:PORT, auto (the
+    cluster that this machine is a node of) or local (one on this machine's cores). Model and data are sent to
+    the nodes, results come back. A worker has --train.threads cores, or else --train.cores, or one."""
+    cluster_gpus: float = 0.0
+    """Share of a GPU for each worker there, such as 0.25. Default: none."""
 
     def __post_init__(self) -> None:
+        check_workers(self.cluster, self.cluster_gpus)
         for key in ("seeds", "limit_train", "limit_eval"):
             if (value := getattr(self, key)) is not None and value < 1:
                 raise InputError(f"{key} is {value}, expected 1 or more")
+        if not 0 <= self.mask_prob < 1:
+            raise InputError(f"mask_prob is {self.mask_prob}, expected at least 0 and below 1")
 
 
 FREE_KEYS = (
     *("model", "like", "data", "out", "seeds", "ensemble", "keep_checkpoints", "sweep", "dry_run"),
-    *("checkpoint", "resume", "log.log_every", "log.trackers", "baseline"),
+    *("checkpoint", "resume", "log.log_every", "log.trackers", "baseline", "cluster", "cluster_gpus"),
 )
 """Keys that may change between two sittings. Whether model and data are the same is told by their hashes."""
 

@@ -221,7 +221,8 @@ def load_model(source: str | Path | ModelFolder) -> FineTuned:
     if about is None:
         raise InputError(
             f"{folder.path} is an encoder that was not fine-tuned: its {CONFIG} has no key {TASK_KEY!r} and "
-            "names no class for a task. Train it for one first, with `electra finetune`"
+            "names no class for a task. Train it for one first, with `electra finetune`, or let it choose "
+            "between words: --options"
         )
     family = build_family(about, where=f"{folder.path / CONFIG}, {TASK_KEY}")
     encoder, where = folder.encoder(), str(folder.path)
@@ -287,21 +288,32 @@ class StartModel:
     """Checksum of all weights of the encoder; of the word "none", if they are random."""
     tuned: FineTuned | None
     """The whole model, if it was fine-tuned before."""
+    head: nn.Module | None
+    """That of a pre-trained discriminator; None if it has none."""
     tokens_read: int | None
     """Tokens that the encoder has read in pre-training; None if nobody knows."""
 
     def model(self, families: Mapping[str, Family[Any]], *, seed: int) -> TaskModel:
-        """The encoder with new heads; a head that was trained for the same labels before is kept."""
+        """The encoder with new heads; one that was trained for the same before is kept.
+
+        That is a head for the same labels or, where a family goes on with it, the head of pre-training.
+        """
         if self.state is None:
             encoder = random_encoder(self.config, seed=seed)
         else:
             encoder = filled(lambda: Encoder(self.config), self.state, where=self.path)
         if self.tuned is not None:
             families = {task: family.continued(self.tuned.family) for task, family in families.items()}
+        elif self.state is not None:
+            families = {task: family.begun(self.head, where=self.path) for task, family in families.items()}
         model = TaskModel(encoder, families, seed=seed)
         if self.tuned is not None:
             for task in families:
                 copy_head(self.tuned, model, task)
+        elif self.head is not None:
+            for task, family in families.items():
+                if (state := family.first_head(self.head)) is not None:
+                    copy_state(state, model.head(task), where=self.path)
         return model
 
     def description(self) -> str:
@@ -322,13 +334,14 @@ def find_start(path: str, *, like: str, dropout: float | None) -> StartModel:
     if path == RANDOM:
         # Its weights are read all the same: a config alone may ask for any amount of memory.
         folder.encoder_state()
-        sha256, state, tuned = hashlib.sha256(RANDOM.encode()).hexdigest(), None, None
+        sha256, state, tuned, head = hashlib.sha256(RANDOM.encode()).hexdigest(), None, None, None
         tokens_read: int | None = 0
     else:
         tuned = load_model(folder) if task_of(folder) is not None else None
         encoder = folder.encoder() if tuned is None else tuned.model.encoder
+        head = folder.head() if tuned is None and folder.role == "discriminator" else None
         state = encoder.state_dict()
-        sha256 = _hash(state)
+        sha256 = state_hash(state)
         tokens_read = folder.tokens_read if tuned is None else tuned.facts.get(TOKENS_READ)
     return StartModel(
         path=path,
@@ -338,11 +351,30 @@ def find_start(path: str, *, like: str, dropout: float | None) -> StartModel:
         tokenizer=tokenizer,
         sha256=sha256,
         tuned=tuned,
+        head=head,
         tokens_read=tokens_read,
     )
 
 
-def _hash(state: Mapping[str, Tensor]) -> str:
+def zero_shot(path: str, family: Family[Any], *, task: str) -> FineTuned:
+    """A pre-trained model for a family that goes on with its head, as it is before any training."""
+    start = find_start(path, like="", dropout=None)
+    if start.tuned is not None:
+        raise InputError(
+            f"--options are for a pre-trained model, and {path} was fine-tuned for {start.tuned.task}: leave "
+            "them out, or name the run that it was made from"
+        )
+    return FineTuned(
+        model=start.model({task: family}, seed=0).eval(),
+        task=task,
+        tokenizer=start.tokenizer,
+        max_length=min(family.max_length, start.config.max_position_embeddings),
+        facts={"main_score": "accuracy"},
+    )
+
+
+def state_hash(state: Mapping[str, Tensor]) -> str:
+    """Of all weights, with their names."""
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         digest.update(name.encode())

@@ -9,7 +9,6 @@ out of the vocabulary (`prediction.agreement`).
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,10 +27,6 @@ TOLERANCE = 0.03
 vectors by this share of their length. bf16 rounds to 0.002 of a number, in each of some ten layers."""
 
 FLOAT32: Precision = "fp32"
-
-_CPUINFO = Path("/proc/cpuinfo")
-_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""What Linux calls instructions for bf16, the last one on ARM."""
 
 
 class ChosenPrecision(NamedTuple):
@@ -60,7 +55,7 @@ def choose(
     """
     if asked == "fp16" and device.type != "cuda":
         raise InputError(f"precision is fp16, which needs a CUDA device, not {device.type}: use auto")
-    is_known = device.type == "cpu" and devices.AUTO_PRECISION not in os.environ and lacks_bf16()
+    is_known = device.type == "cpu" and devices.AUTO_PRECISION not in os.environ and devices.lacks_bf16()
     # Measuring what is known anyway would take a tenth of a second at each start.
     precision = FLOAT32 if asked == "auto" and is_known else devices.choose_precision(asked, device, World())
     if precision == FLOAT32:
@@ -75,15 +70,6 @@ def choose(
         return ChosenPrecision(precision, "auto: the fastest here, and the model says the same as in fp32")
     undo()
     return ChosenPrecision(FLOAT32, f"auto: in {precision}, the model says something else: {found}")
-
-
-def lacks_bf16() -> bool:
-    """Whether the processor is known to have no instructions for bf16."""
-    lines = _CPUINFO.read_text(encoding="utf-8").splitlines() if _CPUINFO.is_file() else []
-    for key, _, flags in (line.partition(":") for line in lines):
-        if key.strip() in ("flags", "Features"):
-            return _BF16_FLAGS.isdisjoint(flags.split())
-    return False
 
 
 class Ranking(dict[str, float]):

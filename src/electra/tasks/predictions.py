@@ -8,9 +8,10 @@ a folder      the official files of SQuAD
 
 import csv
 import dataclasses
+import hashlib
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,10 +20,10 @@ from electra import files
 from electra.errors import InputError
 from electra.tasks.data.columns import OwnTaskConfig
 from electra.tasks.data.glue import TASKS, glue_task
-from electra.tasks.data.table import load_own_file
-from electra.tasks.families.family import Example, Prediction
+from electra.tasks.data.table import unlabelled_examples
+from electra.tasks.families.family import Example, Family, Prediction
 from electra.tasks.model import FineTuned
-from electra.tasks.seed_results import write_predictions
+from electra.tasks.seed_results import prediction_lines
 from electra.tasks.task import Task
 from electra.text.sources import without_compression
 from electra.text.tables import read_lines
@@ -54,34 +55,55 @@ def input_config(tuned: FineTuned, given: OwnTaskConfig) -> OwnTaskConfig:
     return OwnTaskConfig(**{**known, **changed})
 
 
-def load_input(tuned: FineTuned, path: Path, given: OwnTaskConfig) -> Task:
-    """The examples of a table, or of a .txt file with one example per line."""
+def input_examples(tuned: FineTuned, path: Path, given: OwnTaskConfig) -> Iterator[Example]:
+    """The examples of a table, or of a .txt file with one in each line, without labels."""
     if not path.is_file():
         raise InputError(f"--input {path}: no such file")
-    own, main_score = input_config(tuned, given), str(tuned.facts.get(MAIN_SCORE, ""))
+    own = input_config(tuned, given)
     if Path(without_compression(path.name)).suffix != ".txt":
-        return load_own_file(
-            own, path, name=tuned.task, family=tuned.family, main_score=main_score, split=TEST
-        )
-    examples = [
-        tuned.family.line_example(line, id=str(number), where=f"{path}:{number}")
-        for number, line in read_lines(path, encoding=own.encoding)
-        if line.strip()
-    ]
-    if None in examples or own.text_pair is not None:
-        columns = [own.text, own.text_pair or ""] if own.text_pair else ["the columns of its kind"]
-        raise InputError(
-            f"--input {path}: a .txt file holds one text per line, and this model does not take single "
-            f"texts: give a CSV, TSV or JSONL file with {' and '.join(columns)}"
-        )
-    if not examples:
+        yield from unlabelled_examples(own, path, family=tuned.family)
+        return
+    is_empty = True
+    for number, line in read_lines(path, encoding=own.encoding):
+        if not line.strip():
+            continue
+        example = tuned.family.line_example(line, id=str(number), where=f"{path}:{number}")
+        if example is None or own.text_pair is not None:
+            columns = [own.text, own.text_pair or ""] if own.text_pair else ["the columns of its kind"]
+            raise InputError(
+                f"--input {path}: a .txt file holds one text per line, and this model does not take single "
+                f"texts: give a CSV, TSV or JSONL file with {' and '.join(columns)}"
+            )
+        is_empty = False
+        yield example
+    if is_empty:
         raise InputError(f"--input {path}: no text in it")
+
+
+def with_unique_ids(examples: Iterable[Example], *, column: str | None) -> Iterator[Example]:
+    """The same examples; an id that was there before is an error. Numbers of lines are there once."""
+    seen: set[bytes] = set()
+    for example in examples:
+        if column is not None:
+            # A digest takes less room than an id may: a hundred bytes for each example.
+            digest = hashlib.blake2b(example.id.encode(), digest_size=16).digest()
+            if digest in seen:
+                raise InputError(
+                    f"{example.where}: {column!r} is {example.id!r}, as in a line before: ids must be unique"
+                )
+            seen.add(digest)
+        yield example
+
+
+def load_input(tuned: FineTuned, path: Path, given: OwnTaskConfig) -> Task:
+    """All examples of a file as a task."""
+    column = input_config(tuned, given).id
     return Task(
         name=tuned.task,
         family=tuned.family,
-        splits={TEST: [example for example in examples if example is not None]},
+        splits={TEST: list(with_unique_ids(input_examples(tuned, path, given), column=column))},
         unlabelled=frozenset({TEST}),
-        main_score=main_score,
+        main_score=str(tuned.facts.get(MAIN_SCORE, "")),
     )
 
 
@@ -191,7 +213,13 @@ def check_form(path: Path, task: Task, splits: Sequence[str]) -> None:
         raise InputError(
             f"--out {path} holds one split, and there are {', '.join(splits)}: choose one with --split"
         )
-    elif form == "official" and not task.family.official_files:
+    else:
+        check_family_form(path, task.family)
+
+
+def check_family_form(path: Path, family: Family[Any]) -> None:
+    """Refuse a folder for a family that has no official files."""
+    if form_of(path) == "official" and not family.official_files:
         raise InputError(f"--out {path} is a folder, as SQuAD has it: give a file name, such as {path}.csv")
 
 
@@ -204,24 +232,35 @@ def write_form(path: Path, predicted: Sequence[Predicted]) -> list[str]:
         ]
         return write_submission(path, parts)
     (one,) = predicted
-    ids = [example.id for example in one.examples]
     if form == "official":
+        ids = [example.id for example in one.examples]
         one.task.family.write_official(path, dict(zip(ids, one.predictions, strict=True)))
-    elif form == "lines":
-        write_predictions(path, ids, one.predictions)
-    else:
-        _write_table(path, one)
+        return []
+    content = written(path, one.task.family, one.examples, one.predictions, is_first=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_file(path, lambda file: file.write(content))
     return []
 
 
-def _write_table(path: Path, predicted: Predicted) -> None:
+def written(
+    path: Path,
+    family: Family[Any],
+    examples: Sequence[Example],
+    predictions: Sequence[Prediction],
+    *,
+    is_first: bool,
+) -> bytes:
+    """Some predictions as a file of lines or a table has them; the first ones with names of columns."""
+    if form_of(path) == "lines":
+        ids = [example.id for example in examples]
+        return "".join(prediction_lines(ids, predictions)).encode()
     rows = [
-        {"id": example.id, **predicted.task.family.table_row(example, prediction)}
-        for example, prediction in zip(predicted.examples, predicted.predictions, strict=True)
+        {"id": example.id, **family.table_row(example, prediction)}
+        for example, prediction in zip(examples, predictions, strict=True)
     ]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
-    writer.writeheader()
+    if is_first:
+        writer.writeheader()
     writer.writerows(rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_file(path, lambda file: file.write(text.getvalue().encode()))
+    return text.getvalue().encode()

@@ -22,6 +22,7 @@ from electra import files
 from electra.errors import InputError
 from electra.model.store import FINAL
 from electra.show import table
+from electra.store.cache import with_urls
 from electra.tasks.config import Size
 from electra.tasks.families.family import Family, Prediction, Score
 from electra.tasks.seed_results import PREDICTIONS, SCORES, SeedResult, write_predictions
@@ -79,7 +80,7 @@ def worst_mistakes(
 ) -> list[dict[str, Any]]:
     """The mistakes that the model is surest of; where values are predicted, those that are farthest off."""
     found = [
-        (mistake.badness, {"id": example.id, "where": example.where, **mistake.shown})
+        (mistake.badness, {"id": example.id, "where": with_urls(example.where), **mistake.shown})
         for example, prediction in zip(examples, predictions, strict=True)
         for mistake in family.mistakes(example, prediction)
     ]
@@ -112,13 +113,19 @@ def scores_content(
     together: Mapping[str, Mapping[str, Score]],
     notes: Sequence[str],
     baseline: Mapping[str, Any] | None = None,
+    before: Mapping[str, Any] | None = None,
     is_partial: bool,
     chosen: SeedResult,
 ) -> dict[str, Any]:
-    """The content of scores.json for one task; `together`: the scores of the ensemble, by split."""
+    """The content of scores.json for one task.
+
+    `together`: the scores of the ensemble, `before`: those of the start, if it could be scored; by split.
+    """
     splits, labels = {}, list(task.family.labels())
-    for split, judgement in chosen.judgements[task.name].items():
-        examples = task.examples(split)
+    judgements = chosen.judgements[task.name]
+    # The task's order: that of a file is alphabetical.
+    for split in filter(judgements.__contains__, task.splits):
+        judgement, examples = judgements[split], task.examples(split)
         counts = task.family.confusion(examples, judgement.predictions)
         splits[split] = {
             "scores": scores_over_seeds([result.judgements[task.name][split].scores for result in by_seed]),
@@ -145,6 +152,7 @@ def scores_content(
         "notes": [*task.notes, *notes, *of_several],
         "history": [record for result in by_seed for record in result.history.get(task.name, ())],
         **({} if baseline is None else {"baseline": dict(baseline)}),
+        **({"before": dict(before)} if before else {}),
     }
 
 
@@ -241,17 +249,25 @@ def released(size: Size) -> dict[str, float]:
     return dict(zip(_TASKS, _MEDIANS[size], strict=True))
 
 
-def score_table(splits: Mapping[str, Any], *, main_score: str) -> str:
-    """A line for each split and score: median, mean ± standard deviation, and all values."""
-    rows = [("split", "score", "median", "mean ± std", "every seed")]
+def score_table(
+    splits: Mapping[str, Any], *, main_score: str, before: Mapping[str, Any] | None = None
+) -> str:
+    """A line for each split and score: median, mean ± standard deviation, and all values.
+
+    `before`: the scores of the start, by split, whose median has a column of its own.
+    """
+    rows: list[tuple[str, ...]] = []
     for split, entry in splits.items():
         part = f" ({entry['limit']} examples only)" if entry.get("limit") else ""
         for name, summary in entry["scores"].items():
             mark = " *" if name == main_score else ""
-            rows.append((split + part, name + mark, *_cells(name, summary)))
+            start = [shown(name, before[split]["scores"][name]["median"])] if before else []
+            rows.append((split + part, name + mark, *start, *_cells(name, summary)))
+        start = [""] if before else []
         for name, value in entry.get("ensemble", {}).items():
-            rows.append((split + part, name, shown(name, value), "", "all seeds' models as one"))
-    return table(rows)
+            rows.append((split + part, name, *start, shown(name, value), "", "all seeds' models as one"))
+    start = ["before"] if before else []
+    return table([("split", "score", *start, "median", "mean ± std", "every seed"), *rows])
 
 
 def _cells(name: str, summary: Mapping[str, Any]) -> tuple[str, str, str]:

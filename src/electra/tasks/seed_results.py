@@ -102,11 +102,16 @@ def read_seed_result(folder: Path) -> SeedResult:
 def write_predictions(path: Path, ids: Sequence[str], predictions: Sequence[Prediction]) -> None:
     """Write a line for each example: its id and its prediction."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [
+    lines = prediction_lines(ids, predictions)
+    files.write_file(path, lambda file: file.writelines(line.encode() for line in lines))
+
+
+def prediction_lines(ids: Sequence[str], predictions: Sequence[Prediction]) -> list[str]:
+    """A line of JSON for each example."""
+    return [
         json.dumps({"id": id, **prediction}, ensure_ascii=False, allow_nan=False) + "\n"
         for id, prediction in zip(ids, predictions, strict=True)
     ]
-    files.write_file(path, lambda file: file.writelines(line.encode() for line in lines))
 
 
 def read_predictions(path: Path) -> list[Prediction]:

@@ -6,7 +6,7 @@ so a resumed run repeats a step exactly.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from electra.model.encoder import Encoder, Positions, seed_dropout
-from electra.seeds import derive
-from electra.tasks.batches import PREDICTION_TOKENS, TaskMixture, Unit, collate, share_bounds
+from electra.model.dropout import seed_dropout
+from electra.model.encoder import Encoder, Positions
+from electra.seeds import derive, numpy_generator
+from electra.tasks.batches import PREDICTION_TOKENS, TaskMixture, Unit, collate, hide_tokens, share_bounds
 from electra.tasks.families.family import Example, TaskRow
 from electra.tasks.inference import judged_batches, outputs_of
 from electra.tasks.model import TaskModel
@@ -113,8 +114,12 @@ class FinetuneProblem:
     device: torch.device
     tokenizer: Tokenizer
     flops_per_token: float
+    mask_prob: float = 0.0
+    """Share of the tokens that are hidden while training."""
     max_tokens: int = PREDICTION_TOKENS
     """Tokens of a batch in evaluation, padding included."""
+    on_evaluation: Callable[[Mapping[str, float], int], None] | None = None
+    """Hears the metrics of each evaluation and its step."""
     _complaints: list[str] = field(default_factory=list, init=False)
     """Signs of the last evaluation that nothing is being learned."""
 
@@ -133,6 +138,10 @@ class FinetuneProblem:
         """The units of a step, cut into micro-batches."""
         task, number = self.train.batch(batch_number)
         units = self.train.tasks[task][number]
+        if self.mask_prob:
+            # Before they are shared out: the same tokens, however many processes there are.
+            random = numpy_generator(self.seed, "finetune masks", batch_number)
+            units = hide_tokens(units, prob=self.mask_prob, tokenizer=self.tokenizer, random=random)
         parts = [
             FinetunePart(
                 task=task,
@@ -195,6 +204,8 @@ class FinetuneProblem:
 
     def diagnose(self, metrics: Mapping[str, float], *, step: int, progress: float) -> str | None:
         """Whether all predictions are alike or a main score is undefined, and what is known to help."""
+        if self.on_evaluation is not None:
+            self.on_evaluation(metrics, step)
         if progress < _SETTLED or not self._complaints:
             return None
         return (

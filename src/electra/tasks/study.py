@@ -21,6 +21,7 @@ from electra.errors import InputError
 from electra.model.sizes import EncoderConfig
 from electra.model.store import SHORTEST, TOKENS_READ
 from electra.show import listed
+from electra.store.cache import with_urls
 from electra.tasks import results
 from electra.tasks.batches import TaskMixture, TrainBatches
 from electra.tasks.data import catalogue
@@ -279,11 +280,12 @@ class Study:
                 task,
                 by_seed,
                 chosen=chosen,
-                model=self.start.description(),
+                model=with_urls(self.start.description()),
                 train=self._train_facts(task, by_seed),
                 together=self._together(task) if is_together else {},
                 notes=notes,
                 baseline=results.read_baseline(self.config["baseline"], task, alone=len(self.tasks) == 1),
+                before=self._before(task),
                 is_partial=self.config["limit_eval"] is not None,
             )
             folder = self.task_folder(task.name)
@@ -308,7 +310,7 @@ class Study:
                 "score": results.main_value(task, result),
                 "split": task.scored_splits[0],
                 "seed": result.seed,
-                "start": self.start.path,
+                "start": with_urls(self.start.path),
                 TOKENS_READ: self.start.tokens_read,
                 INPUT: input_columns(task, catalogue.own_columns(named, self.source)),
             },
@@ -325,6 +327,32 @@ class Study:
                 split: ensemble_judgements(models, task, split, rows[split], pad_id=pad_id)
                 for split in task.scored_splits
             }
+
+    def _before(self, task: Task) -> dict[str, Any] | None:
+        """The scores of the start, by split, if no head is learned and the encoder alone predicts."""
+        if any(True for _ in task.family.head(self.start.config).parameters()):
+            return None
+        # Random weights differ from seed to seed, all others are the same.
+        seeds = self.seeds if self.start.state is None else self.seeds[:1]
+        pad_id, rows, device = (
+            self.start.tokenizer.pad_id,
+            self.tokenized.rows[task.name],
+            self.choices["device"],
+        )
+        by_seed: list[dict[str, Mapping[str, Score]]] = []
+        for seed in seeds:
+            model = self.start.model({task.name: task.family}, seed=seed).to(device)
+            with self.precisely():
+                by_seed.append(
+                    {
+                        split: judge(model, task.name, task, split, rows[split], pad_id=pad_id).scores
+                        for split in task.scored_splits
+                    }
+                )
+        return {
+            split: {"scores": results.scores_over_seeds([scores[split] for scores in by_seed])}
+            for split in task.scored_splits
+        }
 
     def _train_facts(self, task: Task, by_seed: Sequence[SeedResult]) -> dict[str, Any]:
         return {

@@ -6,10 +6,10 @@ A truncated or damaged file yields everything before the damage, and a problem t
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from electra.errors import import_extra
+from electra.store.cache import open_file
 from electra.text.quarantine import Reading
 from electra.text.sources import Compression
 
@@ -43,7 +43,7 @@ def _contents(reading: Reading, step_bytes: int) -> Iterator[bytes]:
 
     def steps() -> Iterator[bytes]:
         nonlocal used
-        with Path(source.path).open("rb", buffering=0) as file:
+        with open_file(source.path, size=source.bytes, modified=source.modified, buffering=0) as file:
             while step := file.read(step_bytes):
                 tally.source_bytes += len(step)
                 yield step

@@ -69,6 +69,19 @@ class Corpus:
 
     def documents(self, tally: Tally, quarantine: Callable[[ReadProblem], None]) -> Iterator[str]:
         """All documents in order, counted in `tally`; problems go to `quarantine`."""
+        self.report_unreadable(quarantine)
+        for source in self.sources:
+            yield from self.documents_of(source, tally, quarantine)
+
+    def documents_of(
+        self, source: Source, tally: Tally, quarantine: Callable[[ReadProblem], None]
+    ) -> Iterator[str]:
+        """Those of one source."""
+        reading = Reading(source=source, tally=tally, quarantine=quarantine)
+        return read_documents(reading, text_column=self.text_field, dialect=self.dialect)
+
+    def report_unreadable(self, quarantine: Callable[[ReadProblem], None]) -> None:
+        """A problem for every folder that could not be listed."""
         for failure in self.unreadable:
             folder, _, reason = failure.rpartition(": ")
             quarantine(
@@ -78,9 +91,6 @@ class Corpus:
                     bytes=self._folder_bytes,
                 )
             )
-        for source in self.sources:
-            reading = Reading(source=source, tally=tally, quarantine=quarantine)
-            yield from read_documents(reading, text_column=self.text_field, dialect=self.dialect)
 
 
 def open_corpus(
@@ -117,23 +127,45 @@ def open_corpus(
     )
 
 
-def vocabulary_sample(documents: Iterator[tuple[int, str]], *, limit: int = SAMPLE_CHARACTERS) -> list[str]:
+class VocabularySample:
     """The documents with the smallest hashes, up to `limit` characters: a random sample in any order."""
-    kept: list[tuple[int, str]] = []
-    known: set[int] = set()
-    total = 0
-    for document_hash, document in documents:
+
+    def __init__(self, *, limit: int = SAMPLE_CHARACTERS) -> None:
+        self._limit = limit
+        self._kept: list[tuple[int, str]] = []
+        self._known: set[int] = set()
+        self._total = 0
+
+    @property
+    def largest_hash(self) -> int | None:
+        """A document with a larger one is no part of it, whatever follows; None as long as all are."""
         # A heap keeps the largest hash in front, where it is the next to go.
-        if document_hash in known or (total >= limit and -kept[0][0] < document_hash):
-            continue
-        heapq.heappush(kept, (-document_hash, document))
-        known.add(document_hash)
-        total += len(document)
-        while total - len(kept[0][1]) >= limit:
-            dropped_hash, dropped = heapq.heappop(kept)
-            known.remove(-dropped_hash)
-            total -= len(dropped)
-    return [document for _, document in sorted(kept, reverse=True)]
+        return -self._kept[0][0] if self._kept and self._total >= self._limit else None
+
+    def add(self, document_hash: int, document: str) -> None:
+        """Take a document into account."""
+        largest = self.largest_hash
+        if document_hash in self._known or (largest is not None and largest < document_hash):
+            return
+        heapq.heappush(self._kept, (-document_hash, document))
+        self._known.add(document_hash)
+        self._total += len(document)
+        while self._total - len(self._kept[0][1]) >= self._limit:
+            dropped_hash, dropped = heapq.heappop(self._kept)
+            self._known.remove(-dropped_hash)
+            self._total -= len(dropped)
+
+    def documents(self) -> list[str]:
+        """The sample, by hash."""
+        return [document for _, document in sorted(self._kept, reverse=True)]
+
+
+def vocabulary_sample(documents: Iterator[tuple[int, str]], *, limit: int = SAMPLE_CHARACTERS) -> list[str]:
+    """The sample of documents that come with their hashes."""
+    sample = VocabularySample(limit=limit)
+    for document_hash, document in documents:
+        sample.add(document_hash, document)
+    return sample.documents()
 
 
 def _identity(source: Source) -> bytes:

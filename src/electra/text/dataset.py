@@ -10,8 +10,8 @@ command resumes after an interruption.
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,26 @@ from typing import Any, Literal
 import numpy as np
 
 from electra import files
+from electra.cluster import check_address, connected
+from electra.config import to_dict
 from electra.errors import InputError
 from electra.progress import Progress
 from electra.show import megabytes
 from electra.text import tokenizer as tokenizers
-from electra.text.corpus import STDIN, Corpus, open_corpus, vocabulary_sample
+from electra.text.corpus import STDIN, Corpus, VocabularySample, open_corpus
+from electra.text.on_nodes import PACKAGES, Nodes
 from electra.text.quarantine import QUARANTINE, Quarantine, ReadProblem, Tally
 from electra.text.rows import FORMAT_VERSION, KIND, LONGEST_ROW, TOKEN_COUNTS, count_tokens
-from electra.text.shards import TRAIN, VALID, Dealer, ShardSettings, hash_document, write_shards
+from electra.text.shards import (
+    TRAIN,
+    VALID,
+    Dealer,
+    Hashed,
+    ShardSettings,
+    Workers,
+    hashed_groups,
+    write_shards,
+)
 from electra.text.tables import Dialect, Quoting
 from electra.text.tokenizer import Tokenizer, TokenizerConfig
 
@@ -40,10 +52,12 @@ class PrepareConfig:
     """Turn text into a folder with a tokenizer, rows of tokens and a manifest."""
 
     corpus: list[str] = field(default_factory=list)
-    """Text to read: files, folders, globs, '-' (standard input), 'builtin' (Python's documentation) or
-    'hf:NAME' (a Hugging Face dataset). Plain text, CSV, TSV, JSON lines or parquet, also .gz, .xz or .zst."""
+    """Text to read: files, folders, globs, the same in an object store (s3://BUCKET/NAME), '-' (standard
+    input), 'builtin' (Python's documentation) or 'hf:NAME' (a Hugging Face dataset). Plain text, CSV, TSV,
+    JSON lines or parquet, also .gz, .xz or .zst."""
     out: str = ""
-    """Folder to create. If preparation is interrupted, run the same command again to resume."""
+    """Folder to create, here or in an object store. If preparation is interrupted, run the same command again
+    to resume."""
     seq_length: int = 128
     """Maximum row length in tokens, including special tokens."""
     tokenizer: str | None = None
@@ -76,7 +90,10 @@ class PrepareConfig:
     seed: int = 0
     """Seed for all randomness."""
     workers: int = len(os.sched_getaffinity(0))
-    """Number of processes that tokenize. Does not affect the result."""
+    """Number of processes that tokenize, unless --cluster is given. Does not affect the result."""
+    cluster: str | None = None
+    """Ray cluster that reads and tokenizes: ray://HOST:PORT, auto (the one this machine is a node of) or
+    local (this machine's cores). Does not affect the result. Default: none."""
     max_bad_fraction: float = 0.05
     """Fraction of the input bytes that may be unreadable or replaced; beyond it, preparation fails."""
 
@@ -89,6 +106,8 @@ class PrepareConfig:
             raise InputError(f"max_bad_fraction is {self.max_bad_fraction}, expected 0 to 1")
         if self.workers < 1:
             raise InputError(f"workers is {self.workers}, expected at least 1")
+        if self.cluster is not None:
+            check_address(self.cluster)
         _ = self.dialect  # checks its keys
         changed = [key for key, default in asdict(TokenizerConfig()).items() if getattr(self, key) != default]
         if self.tokenizer and changed:
@@ -113,10 +132,15 @@ class PrepareConfig:
     @property
     def settings(self) -> dict[str, Any]:
         """The values that determine the bytes of the dataset."""
-        return {key: value for key, value in asdict(self).items() if key in _SETTINGS}
+        return {key: value for key, value in to_dict(self).items() if key in _SETTINGS}
 
 
-_SETTINGS = {field.name for field in fields(PrepareConfig)} - {"out", "workers", "max_bad_fraction"}
+_SETTINGS = {field.name for field in fields(PrepareConfig)} - {
+    "out",
+    "workers",
+    "cluster",
+    "max_bad_fraction",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +162,10 @@ class Prepared:
     """Shards that an interrupted run had finished."""
     problems: tuple[ReadProblem, ...] = ()
     """The first few problems; all are in quarantine.jsonl."""
+    shards_of_nodes: dict[str, int] = field(default_factory=dict)
+    """Shards made by each node of a cluster."""
+    tokenizer: Tokenizer | None = field(default=None, repr=False)
+    """None if the dataset was there already."""
 
 
 def make_dataset(config: PrepareConfig) -> Prepared:
@@ -145,7 +173,7 @@ def make_dataset(config: PrepareConfig) -> Prepared:
     if not config.corpus or not config.out:
         raise InputError("give --corpus PATH [PATH ...] and --out DIR (see 'electra prepare --help')")
     out = Path(config.out)
-    unfinished = out.with_name(f"{out.name}.partial")
+    unfinished = _unfinished(out)
     for folder in (out, unfinished):
         files.require_folder(folder, key="--out")
     is_full = out.exists() and any(out.iterdir())
@@ -161,15 +189,25 @@ def make_dataset(config: PrepareConfig) -> Prepared:
     plan = {"config": config.settings, "corpus": corpus.fingerprint}
     if is_full:
         return _prepared(out, _finished_before(out, plan))
-    if config.tokenizer:
-        # An unusable one is refused before anything is written.
-        tokenizers.load_tokenizer(config.tokenizer)
+    # A single worker is this process.
+    with Workers(config.workers) if config.workers > 1 and not config.cluster else nullcontext() as workers:
+        return _make_new(config, corpus, plan, workers)
+
+
+def _make_new(
+    config: PrepareConfig, corpus: Corpus, plan: dict[str, Any], workers: Workers | None
+) -> Prepared:
+    out = Path(config.out)
+    unfinished = _unfinished(out)
+    # An unusable one is refused before anything is written.
+    given = tokenizers.load_tokenizer(config.tokenizer) if config.tokenizer else None
     unfinished.mkdir(parents=True, exist_ok=True)
     with files.locked(unfinished / "lock", busy=f"another process is already preparing {out}"):
         data, work = _begin(unfinished, plan)
-        assembly = _Assembly(config=config, corpus=corpus, data=data, work=work)
+        assembly = _Assembly(config=config, corpus=corpus, data=data, work=work, given=given, workers=workers)
         try:
-            prepared = _make(assembly, plan)
+            with _nodes(config.cluster) as nodes:
+                prepared = _make(replace(assembly, nodes=nodes), plan)
         except InputError:
             if not _num_receipts(work) and not _has_quarantine(data):
                 shutil.rmtree(unfinished)
@@ -194,6 +232,19 @@ def make_dataset(config: PrepareConfig) -> Prepared:
     return prepared
 
 
+def _unfinished(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")
+
+
+@contextmanager
+def _nodes(address: str | None) -> Iterator[Nodes | None]:
+    if address is None:
+        yield None
+        return
+    with connected(address, packages=PACKAGES, with_streams=True) as cluster:
+        yield Nodes(cluster)
+
+
 def _make(assembly: "_Assembly", plan: dict[str, Any]) -> Prepared:
     config, work = assembly.config, assembly.work
     shards_found = _num_receipts(work)
@@ -210,6 +261,8 @@ def _make(assembly: "_Assembly", plan: dict[str, Any]) -> Prepared:
         rows_seconds=time.monotonic() - trained,
         shards_found=shards_found,
         problems=tuple(written.quarantine.first),
+        shards_of_nodes=dict(assembly.nodes.shards) if assembly.nodes else {},
+        tokenizer=tokenizer,
     )
 
 
@@ -238,6 +291,12 @@ class _Assembly:
     work: Path
     tally: Tally = field(default_factory=Tally)
     """Counts what has become rows."""
+    given: Tokenizer | None = None
+    """The one that `config.tokenizer` names."""
+    workers: Workers | None = None
+    """Those that tokenize in place of this process."""
+    nodes: Nodes | None = None
+    """Those that read and tokenize in place of this machine."""
 
     def bytes_written(self) -> int:
         """Size of what is done."""
@@ -255,12 +314,9 @@ class _Assembly:
         """The given tokenizer, the one that an interrupted run trained, or a new one."""
         folder = self.data / "tokenizer"
         # Standard input may be another one this time.
-        if self.config.tokenizer is None and folder.exists() and STDIN not in self.config.corpus:
+        if self.given is None and folder.exists() and STDIN not in self.config.corpus:
             return tokenizers.load_tokenizer(folder)
-        if self.config.tokenizer is None:
-            tokenizer = tokenizers.train(self._sample(), self.config.vocabulary)
-        else:
-            tokenizer = tokenizers.load_tokenizer(self.config.tokenizer)
+        tokenizer = self.given or tokenizers.train(self._sample(), self.config.vocabulary)
         # Complete or absent: an interruption must not leave half a tokenizer behind.
         complete = self.work / "tokenizer"
         for old in (folder, complete):
@@ -273,20 +329,25 @@ class _Assembly:
         """Read everything once for text to train on; problems are reported before the long work."""
         dealer = Dealer(valid_fraction=self.config.valid_fraction, duplicates="keep", folder=self.work)
         tally = Tally()
+        sample = VocabularySample()
         with self._reading("vocabulary sample") as (quarantine, progress):
-
-            def hashed() -> Iterator[tuple[int, str]]:
-                for document in self.corpus.documents(tally, quarantine):
-                    progress.update(tally.source_bytes / _MB)
-                    document_hash = hash_document(document)
+            for documents, hashes in self._groups(tally, quarantine, lambda: sample.largest_hash):
+                for document, document_hash in zip(documents, hashes, strict=True):
                     if not dealer.is_held_out(document_hash):
-                        yield document_hash, document
-
-            sample = vocabulary_sample(hashed())
+                        sample.add(document_hash, document)
+                progress.update(tally.source_bytes / _MB)
         quarantine.check(tally, max_bad_fraction=self.config.max_bad_fraction)
-        if not sample:
+        if not (texts := sample.documents()):
             raise InputError(f"the corpus has no text to train on: {tally.documents} documents were read")
-        return sample
+        return texts
+
+    def _groups(
+        self, tally: Tally, quarantine: Quarantine, largest_hash: Callable[[], int | None] = lambda: None
+    ) -> Iterator[Hashed]:
+        """The documents of the corpus with their hashes; those with larger ones may be left out."""
+        if self.nodes is not None:
+            return self.nodes.groups(self.corpus, tally, quarantine, largest_hash)
+        return hashed_groups(self.corpus.documents(tally, quarantine))
 
     def write_rows(self, tokenizer: Tokenizer) -> _Written:
         """Turn every document into rows, in shards."""
@@ -302,12 +363,15 @@ class _Assembly:
         )
         dealer = Dealer(valid_fraction=config.valid_fraction, duplicates=config.duplicates, folder=self.work)
         tally = self.tally
+        nodes, others = self.nodes, self.nodes or self.workers
         with self._reading("rows") as (quarantine, progress):
             receipts = write_shards(
-                dealer.blocks(self.corpus.documents(tally, quarantine), lambda: tally.source_bytes),
+                dealer.blocks(self._groups(tally, quarantine), lambda: tally.source_bytes),
                 settings,
-                workers=config.workers,
-                on_finished=lambda block: progress.update(block.source_bytes / _MB),
+                on_finished=lambda block: progress.update(
+                    block.source_bytes / _MB, nodes.note if nodes else ""
+                ),
+                write_all=others.write_all if others else None,
             )
         quarantine.check(tally, max_bad_fraction=self.config.max_bad_fraction)
         return _Written(

@@ -8,7 +8,7 @@ next row, up to a limit; a task's data is refused at the first one (`strict_read
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -45,6 +45,13 @@ class Tally:
     bad_rows: int = 0
     encodings: dict[str, int] = field(default_factory=dict)
     """Number of text files by the encoding they were read in."""
+
+    def add(self, found: "Tally", before: "Tally") -> None:
+        """Count what somebody else has found since `before`."""
+        for key in {one.name for one in fields(self)} - {"encodings"}:
+            setattr(self, key, getattr(self, key) + getattr(found, key) - getattr(before, key))
+        for name, count in found.encodings.items():
+            self.encodings[name] = self.encodings.get(name, 0) + count - before.encodings.get(name, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,29 +96,16 @@ QUARANTINE = "quarantine.jsonl"
 _NUM_SHOWN = 3
 
 
-class Quarantine:
-    """Writes every problem to a file and keeps the first few to show."""
+class Problems:
+    """Counts problems and keeps the first few to show."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("wb")
+    def __init__(self) -> None:
         self.num_problems = 0
         self.lost_bytes = 0
         self.first: list[ReadProblem] = []
 
-    def __enter__(self) -> "Quarantine":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._file.close()
-
     def __call__(self, problem: ReadProblem) -> None:
         """Record one problem."""
-        line = json.dumps(asdict(problem), ensure_ascii=False)
-        # A file name may hold bytes that are no characters.
-        self._file.write(line.encode(errors="backslashreplace") + b"\n")
         self.num_problems += 1
         self.lost_bytes += problem.bytes
         if len(self.first) < _NUM_SHOWN:
@@ -126,8 +120,39 @@ class Quarantine:
             raise InputError(
                 f"{share:.1%} of the input's bytes could not be read (problems: {self.num_problems}, "
                 f"replaced bytes: {tally.replaced_bytes}), more than max_bad_fraction "
-                f"{max_bad_fraction:.1%}; all problems are listed in {self._path}{examples}"
+                f"{max_bad_fraction:.1%}{self._listed()}{examples}"
             )
+
+    def _listed(self) -> str:
+        """Where all of them are to be found, if anywhere."""
+        return ""
+
+
+class Quarantine(Problems):
+    """Writes every problem to a file, too."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._file = path.open("wb")
+
+    def __enter__(self) -> "Quarantine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def __call__(self, problem: ReadProblem) -> None:
+        """Record one problem."""
+        line = json.dumps(asdict(problem), ensure_ascii=False)
+        # A file name may hold bytes that are no characters.
+        self._file.write(line.encode(errors="backslashreplace") + b"\n")
+        super().__call__(problem)
+
+    def _listed(self) -> str:
+        return f"; all problems are listed in {self._path}"
 
 
 def describe_problem(problem: ReadProblem) -> str:

@@ -15,7 +15,7 @@ rows end to end in three NumPy files, which are memory-mapped and never unpickle
 
 import random
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from electra import seeds
 from electra.errors import InputError
-from electra.files import Manifest, damaged_files, read_manifest, write_file
-from electra.schema import Within
+from electra.files import MANIFEST, Manifest, damaged_files, read_manifest, write_file
+from electra.schema import Within, short
 
 Ids = npt.NDArray[np.uint32]
 Example = tuple[Ids, Ids]
@@ -158,10 +158,11 @@ class Row:
     first_segment: int
 
 
-def write_shard(
-    folder: Path, name: str, examples: Iterable[Example], *, cls_id: int, sep_id: int, vocab_size: int
-) -> tuple[int, int]:
-    """Store examples as the rows of one shard. Returns the numbers of rows and of tokens."""
+ShardArrays = dict[str, npt.NDArray[np.unsignedinteger[Any]]]
+
+
+def shard_arrays(examples: Iterable[Example], *, cls_id: int, sep_id: int, vocab_size: int) -> ShardArrays:
+    """Examples as the rows of one shard: the contents of its files."""
     cls, sep = np.array([cls_id], np.uint32), np.array([sep_id], np.uint32)
     pieces: list[npt.NDArray[np.uint32]] = []
     lengths, segments = [0], []
@@ -173,14 +174,34 @@ def write_shard(
             pieces += [second, sep]
             lengths[-1] += len(second) + 1
     ids = np.concatenate(pieces) if pieces else np.empty(0, np.uint32)
-    arrays = {
+    return {
         "ids": ids.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32),
         "offsets": np.fromiter(accumulate(lengths), np.uint32, len(lengths)),
         "segments": np.array(segments, np.uint16),
     }
+
+
+def joined_arrays(parts: Sequence[ShardArrays]) -> ShardArrays:
+    """The rows of consecutive parts as those of one shard."""
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in ("ids", "segments")}
+    starts = accumulate((len(part["ids"]) for part in parts), initial=0)
+    offsets = [part["offsets"][1:] + np.uint32(start) for part, start in zip(parts, starts, strict=False)]
+    return {**joined, "offsets": np.concatenate([np.zeros(1, np.uint32), *offsets])}
+
+
+def write_arrays(folder: Path, name: str, arrays: ShardArrays) -> None:
+    """Store the files of one shard."""
     for part in _PARTS:
         write_file(folder / f"{name}.{part}.npy", partial(np.save, arr=arrays[part], allow_pickle=False))
-    return len(segments), len(ids)
+
+
+def write_shard(
+    folder: Path, name: str, examples: Iterable[Example], *, cls_id: int, sep_id: int, vocab_size: int
+) -> tuple[int, int]:
+    """Store examples as the rows of one shard. Returns the numbers of rows and of tokens."""
+    arrays = shard_arrays(examples, cls_id=cls_id, sep_id=sep_id, vocab_size=vocab_size)
+    write_arrays(folder, name, arrays)
+    return len(arrays["segments"]), len(arrays["ids"])
 
 
 def count_tokens(folder: Path, names: Iterable[str], *, vocab_size: int) -> npt.NDArray[np.int64]:
@@ -231,6 +252,13 @@ class Rows:
         self.seq_length: int = manifest["seq_length"]
         self.pad_id: int = manifest["tokenizer"]["special_ids"]["[PAD]"]
         self._shards: list[str] = [shard["name"] for shard in manifest["splits"][split]["shards"]]
+        # Only of its files the manifest has checksums, and only they are known to lie in the folder.
+        for name in (f"{shard}.{part}.npy" for shard in self._shards for part in _PARTS):
+            if name not in manifest["files"]:
+                raise InputError(
+                    f"{folder / MANIFEST} has no checksum of {short(name)}, which is in its split {split!r}: "
+                    "prepare the data again, or copy it again"
+                )
         counts = [shard["rows"] for shard in manifest["splits"][split]["shards"]]
         self._starts = np.array([0, *accumulate(counts)], np.int64)
         self._unread = set(self._shards)

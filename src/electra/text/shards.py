@@ -1,9 +1,9 @@
 """Documents -> blocks without duplicates -> shards of rows, written in parallel.
 
-The reading process hashes the documents, drops duplicates and deals them into blocks; a worker turns a block
-into a shard. Blocks depend only on the documents, so the shards are the same for any number of workers. A
-shard is finished when its receipt is written; a finished shard survives a kill and is not made again as long
-as its block is the same.
+The reading process hashes the documents, drops duplicates and deals them into blocks; workers turn the parts
+of a block into rows, which make a shard. Blocks depend only on the documents, so the shards are the same for
+any number of workers. A shard is finished when its receipt is written; a finished shard survives a kill and
+is not made again as long as its block is the same.
 """
 
 import hashlib
@@ -11,13 +11,15 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from multiprocessing.connection import wait as wait_for_sentinel
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -25,7 +27,16 @@ import numpy.typing as npt
 
 from electra import files, seeds
 from electra.text import tokenizer as tokenizers
-from electra.text.rows import AsGoogle, Builder, Example, FullRows, write_shard
+from electra.text.rows import (
+    AsGoogle,
+    Builder,
+    Example,
+    FullRows,
+    ShardArrays,
+    joined_arrays,
+    shard_arrays,
+    write_arrays,
+)
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -85,7 +96,9 @@ Item = TypeVar("Item")
 
 TRAIN, VALID = "train", "valid"
 BLOCK_CHARACTERS = 4 << 20
-"""Text per shard: small enough to divide the work evenly, large enough to keep the number of files low."""
+"""Text per shard: large enough to keep the number of files low."""
+_PART_CHARACTERS = 1 << 19
+"""Text that a worker gets at a time: small enough to give every core some of a small corpus, too."""
 _ENCODE_CHARACTERS = 1 << 18
 """Text tokenized in one call, which bounds the memory of a worker."""
 _LINE_CHARACTERS = 1 << 13
@@ -103,6 +116,24 @@ class Block:
     source_bytes: int
 
 
+Hashed = tuple[list[str], list[int]]
+"""Some documents, and the hash of each."""
+
+
+def hashed_groups(documents: Iterable[str], *, characters: int = _ENCODE_CHARACTERS) -> Iterator[Hashed]:
+    """Consecutive documents with their hashes, about so much text at a time."""
+    for group in _groups(documents, len, characters):
+        yield group, [hash_document(document) for document in group]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """What becomes of a block: the contents of its files, and the receipt that is written last."""
+
+    arrays: ShardArrays
+    receipt: dict[str, Any]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShardSettings:
     """What a worker needs to know. Together with a block, it determines every byte of a shard."""
@@ -114,6 +145,9 @@ class ShardSettings:
     seq_length: int
     examples: Literal["full_rows", "as_google"]
     seed: int
+
+
+WriteAll = Callable[[Iterable[Block], ShardSettings, Callable[[Block], None]], None]
 
 
 class Dealer:
@@ -128,7 +162,7 @@ class Dealer:
         """Decided by the document alone, so that adding text never moves a document to the other split."""
         return hashed < self._valid_below
 
-    def blocks(self, documents: Iterable[str], source_bytes: Callable[[], int]) -> Iterator[Block]:
+    def blocks(self, groups: Iterable[Hashed], source_bytes: Callable[[], int]) -> Iterator[Block]:
         """Blocks in an order that depends only on the documents."""
         open_blocks: dict[str, tuple[list[str], list[int]]] = {TRAIN: ([], []), VALID: ([], [])}
         sizes = {TRAIN: 0, VALID: 0}
@@ -141,7 +175,7 @@ class Dealer:
             name = f"{split}-{numbers[split] - 1:05d}"
             return Block(name=name, documents=texts, hashes=hashes, source_bytes=source_bytes())
 
-        for document, hashed in self._distinct(documents):
+        for document, hashed in self._distinct(groups):
             split = VALID if self.is_held_out(hashed) else TRAIN
             open_blocks[split][0].append(document)
             open_blocks[split][1].append(hashed)
@@ -152,9 +186,8 @@ class Dealer:
             if open_blocks[split][0]:
                 yield close(split)
 
-    def _distinct(self, documents: Iterable[str]) -> Iterator[tuple[str, int]]:
-        for group in _groups(documents, len, _ENCODE_CHARACTERS):
-            hashes = [hash_document(document) for document in group]
+    def _distinct(self, groups: Iterable[Hashed]) -> Iterator[tuple[str, int]]:
+        for group, hashes in groups:
             fresh = [True] * len(group)
             if self._seen:
                 fresh = self._seen.first_time(np.array(hashes, np.uint64)).tolist()
@@ -169,27 +202,24 @@ class ShardWriter:
 
     def __init__(self, settings: ShardSettings) -> None:
         self._settings = settings
-        self._tokenizer = tokenizers.load_tokenizer(settings.tokenizer)
+        self._tokenizer = tokenizers.reopen(settings.tokenizer)
 
     def write(self, block: Block) -> None:
-        """Write the shard of a block, and its receipt last."""
-        settings = self._settings
-        num_rows, num_tokens = write_shard(
-            settings.folder,
-            block.name,
+        """Write the shard of a block."""
+        store_shard(self.make(block), self._settings)
+
+    def make(self, block: Block) -> Shard:
+        """The shard of a block."""
+        return _shard(block, self.arrays(block), self._settings)
+
+    def arrays(self, block: Block) -> ShardArrays:
+        """The rows of a block, or of a part of it."""
+        return shard_arrays(
             self._examples(block),
             cls_id=self._tokenizer.cls_id,
             sep_id=self._tokenizer.sep_id,
             vocab_size=self._tokenizer.vocab_size,
         )
-        receipt = {
-            "name": block.name,
-            "block": shard_fingerprint(block, settings),
-            "documents": len(block.documents),
-            "rows": num_rows,
-            "tokens": num_tokens,
-        }
-        files.write_json(settings.receipts / f"{block.name}.json", receipt)
 
     def _examples(self, block: Block) -> Iterator[Example]:
         builder = self._builder(block.name)
@@ -225,6 +255,24 @@ class ShardWriter:
                 yield from _pieces(line)
 
 
+def _shard(block: Block, arrays: ShardArrays, settings: ShardSettings) -> Shard:
+    receipt = {
+        "name": block.name,
+        "block": shard_fingerprint(block, settings),
+        "documents": len(block.documents),
+        "rows": len(arrays["segments"]),
+        "tokens": len(arrays["ids"]),
+    }
+    return Shard(arrays=arrays, receipt=receipt)
+
+
+def store_shard(shard: Shard, settings: ShardSettings) -> None:
+    """Write the files of a shard, and its receipt last."""
+    name = shard.receipt["name"]
+    write_arrays(settings.folder, name, shard.arrays)
+    files.write_json(settings.receipts / f"{name}.json", shard.receipt)
+
+
 def _pieces(line: str) -> Iterator[str]:
     """A long line in parts, cut at white space if there is any."""
     start = 0
@@ -239,11 +287,15 @@ def _pieces(line: str) -> Iterator[str]:
 
 
 def write_shards(
-    blocks: Iterable[Block], settings: ShardSettings, *, workers: int, on_finished: Callable[[Block], None]
+    blocks: Iterable[Block],
+    settings: ShardSettings,
+    *,
+    on_finished: Callable[[Block], None],
+    write_all: WriteAll | None = None,
 ) -> list[dict[str, Any]]:
     """Write the shard of every block that has none yet. Returns all receipts in the order of their names.
 
-    A single worker is this process.
+    This process does it, unless `write_all` has others do it, such as that of `Workers`.
     """
     names = []
 
@@ -255,43 +307,76 @@ def write_shards(
             else:
                 yield block
 
-    if workers == 1:
+    if write_all is not None:
+        write_all(unfinished(), settings, on_finished)
+    else:
         writer = ShardWriter(settings)
         for block in unfinished():
             writer.write(block)
             on_finished(block)
-    else:
-        _write_in_parallel(unfinished(), settings, workers, on_finished)
     return [files.read_json(settings.receipts / f"{name}.json") for name in sorted(names)]
 
 
-def _write_in_parallel(
-    blocks: Iterable[Block], settings: ShardSettings, workers: int, on_finished: Callable[[Block], None]
-) -> None:
-    # A forked child of a process with threads may hang; a spawned one starts clean.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(settings,))
-    pending: dict[Future[None], Block] = {}
+class Workers:
+    """Processes that turn parts of blocks into rows. They start when this is made, while others read."""
 
-    def collect(at_most: int) -> None:
-        while len(pending) > at_most:
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                future.result()
-                on_finished(pending.pop(future))
+    def __init__(self, count: int) -> None:
+        # A forked child of a process with threads may hang; a spawned one starts clean.
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(count, context, initializer=_start_worker)
+        # One block waits for each one in work: workers never idle, and memory stays bounded.
+        self._most_blocks = 2 * count
+        for _ in range(count):
+            # A pool starts a process for each task that finds none idle.
+            self._pool.submit(int)
 
-    try:
-        for block in blocks:
-            # One block waits for each one in work: workers never idle, and memory stays bounded.
-            collect(at_most=2 * workers - 1)
-            pending[pool.submit(_write_in_worker, block)] = block
-        collect(at_most=0)
-    except BrokenProcessPool as error:
-        raise ChildProcessError(
-            "a worker process died, perhaps for lack of memory: run the same command again to resume from "
-            "the finished shards, if necessary with fewer --workers"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def write_all(
+        self, blocks: Iterable[Block], settings: ShardSettings, on_finished: Callable[[Block], None]
+    ) -> None:
+        """Have the rows made, and write the shards in the order of their blocks."""
+        waiting: deque[tuple[Block, list[Future[ShardArrays]]]] = deque()
+
+        def store(*, at_most: int) -> None:
+            while waiting and (len(waiting) > at_most or all(part.done() for part in waiting[0][1])):
+                block, parts = waiting.popleft()
+                arrays = joined_arrays([part.result() for part in parts])
+                store_shard(_shard(block, arrays, settings), settings)
+                on_finished(block)
+
+        try:
+            for block in blocks:
+                parts = [
+                    self._pool.submit(_rows_in_worker, part, settings) for part in _parts(block, settings)
+                ]
+                waiting.append((block, parts))
+                store(at_most=self._most_blocks)
+            store(at_most=0)
+        except BrokenProcessPool as error:
+            raise ChildProcessError(
+                "a worker process died, perhaps for lack of memory: run the same command again to resume "
+                "from the finished shards, if necessary with fewer --workers"
+            ) from error
+
+
+def _parts(block: Block, settings: ShardSettings) -> Sequence[Block]:
+    """The block in parts that can be made into rows by themselves."""
+    if settings.examples == "as_google":
+        # Its examples depend on the documents before them.
+        return [block]
+    documents = zip(block.documents, block.hashes, strict=True)
+    groups = _groups(documents, lambda pair: len(pair[0]), _PART_CHARACTERS)
+    return [
+        replace(block, documents=[text for text, _ in group], hashes=[hashed for _, hashed in group])
+        for group in groups
+    ]
 
 
 def shard_fingerprint(block: Block, settings: ShardSettings) -> str:
@@ -321,26 +406,25 @@ def _groups(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> I
 
 # --- in a worker process ---
 
-_writer: ShardWriter
 
-
-def _start_worker(settings: ShardSettings) -> None:
-    # Ctrl-C reaches the whole process group: the parent decides what happens, a worker finishes its shard.
+def _start_worker() -> None:
+    # Ctrl-C reaches the whole process group: the parent decides what happens, a worker finishes its part.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     # One process per core is enough; more threads would only wait for each other.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    global _writer
-    _writer = ShardWriter(settings)
 
 
 def _exit_with_parent() -> None:
-    """Without this, a worker would wait for blocks forever after the parent is killed."""
+    """Without this, a worker would wait for parts forever after the parent is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait_for_sentinel([parent.sentinel])
     os._exit(1)
 
 
-def _write_in_worker(block: Block) -> None:
-    _writer.write(block)
+_writer = lru_cache(maxsize=1)(ShardWriter)
+
+
+def _rows_in_worker(part: Block, settings: ShardSettings) -> ShardArrays:
+    return _writer(settings).arrays(part)

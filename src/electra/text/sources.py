@@ -19,6 +19,8 @@ from typing import Literal
 
 from electra.errors import InputError, import_extra
 from electra.show import did_you_mean
+from electra.store import remote
+from electra.store.cache import with_urls
 
 Format = Literal["text", "csv", "tsv", "jsonl", "parquet", "hf"]
 Compression = Literal["none", "gzip", "xz", "zstd"]
@@ -106,7 +108,9 @@ def format_of(name: str) -> tuple[Format | None, Compression]:
     """The format that a file name promises, if it is a known one, and the compression."""
     bare = without_compression(name)
     compression = COMPRESSIONS.get(name[len(bare) :].lower(), "none")
-    return FORMATS.get(Path(bare).suffix.lower()), compression
+    # As Path.suffix, which takes most of the time in which a folder of small files is listed.
+    stem, dot, last = bare.rpartition("/")[2].rpartition(".")
+    return FORMATS.get((dot + last).lower()) if stem else None, compression
 
 
 def _suffix(name: str) -> str:
@@ -120,7 +124,9 @@ class _Search:
 
     def __init__(self, found: Found, *, without: Sequence[str]) -> None:
         self.found = found
-        self.without = [os.path.realpath(folder) for folder in without]
+        self.without = [
+            place for folder in without for place in (os.path.realpath(folder), with_urls(folder))
+        ]
         self.folders: set[str] = set()
         self.files: set[str] = set()
         self.left_out: dict[str, None] = {}
@@ -143,6 +149,8 @@ class _Search:
     def _find(self, argument: str) -> Iterator[Source]:
         if argument.startswith("hf:"):
             yield from self._dataset(argument.removeprefix("hf:"))
+        elif remote.is_url(argument):
+            yield from self._stored(argument)
         # A name is taken literally before it is taken as a pattern: "draft[1].txt" is a file.
         elif os.path.lexists(argument):
             if _look(argument).kind == "special":
@@ -163,6 +171,20 @@ class _Search:
             raise InputError("hf: needs the name of a dataset, as in hf:OWNER/NAME")
         if self._is_new(f"hf:{name}"):
             yield Source(path=name, format="hf", modified=_look(name).modified)
+
+    def _stored(self, url: str) -> Iterator[Source]:
+        """The objects of a store: one that is named is read whatever its suffix, as of files."""
+        for found in remote.find(url):
+            inside = found.url.removeprefix(url.rstrip("/")) if found.url.startswith(url) else ""
+            name, asked = found.url.rpartition("/")[2], url.rpartition("/")[2]
+            is_hidden = "/." in inside or (name.startswith(".") and not asked.startswith("."))
+            if is_hidden or self._is_left_out(found.url):
+                continue
+            if inside and format_of(found.url)[0] is None:
+                self.found.skipped[_suffix(found.url)] += 1
+            elif self._is_new(found.url):
+                look = _Look(kind="file", bytes=found.bytes, modified=found.modified)
+                yield look.source(found.url)
 
     def _is_new(self, real: str) -> bool:
         folder, _, name = real.rpartition("/")

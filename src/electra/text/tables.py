@@ -18,8 +18,10 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from electra import hub
 from electra.errors import InputError, import_extra
 from electra.show import listed
+from electra.store.cache import open_file
 from electra.text.compression import PIECE_BYTES, read_pieces
 from electra.text.encoding import check_encoding, decode_utf8, read_text, with_unix_line_ends, without_marks
 from electra.text.quarantine import Reading, strict_reading
@@ -383,7 +385,9 @@ def _parquet_rows(reading: Reading, text_column: str | None) -> Iterator[Numbere
                     raise
                 except damage as error:
                     size = file.metadata.row_group(group).total_byte_size
-                    reading.problem(f"row group {group + 1}: {_short(error)}", line=first_row, lost=size)
+                    reading.problem(
+                        f"row group {group + 1}: {short_reason(error)}", line=first_row, lost=size
+                    )
                 first_row += file.metadata.row_group(group).num_rows
                 progress = start + source.bytes * (group + 1) // file.num_row_groups
                 tally.source_bytes = max(tally.source_bytes, progress)
@@ -392,14 +396,15 @@ def _parquet_rows(reading: Reading, text_column: str | None) -> Iterator[Numbere
     except InputError:
         raise
     except damage as error:
-        reading.problem(f"cannot be read as parquet: {_short(error)}", lost=source.bytes)
+        reading.problem(f"cannot be read as parquet: {short_reason(error)}", lost=source.bytes)
 
 
 @contextmanager
 def _seekable(reading: Reading) -> Iterator[IO[bytes]]:
     """The file, or a decompressed copy of it, because parquet is read from its end."""
     if reading.source.compression == "none":
-        with Path(reading.source.path).open("rb") as file:
+        source = reading.source
+        with open_file(source.path, size=source.bytes, modified=source.modified) as file:
             yield file
             reading.check_unchanged(file, lost=0)
     else:
@@ -455,24 +460,24 @@ def _text_rows(batch: Any, text_column: str, reading: Reading) -> Iterator[Row]:
 
 # --- datasets of the Hugging Face Hub ---
 
-_ANSWER_SECONDS = 20
-
 
 def open_dataset(text_column: str, reading: Reading) -> Iterator[NumberedRow]:
     """The rows of a dataset as they arrive. It is opened at once, as nothing can be read if that fails."""
-    name, config, split = _dataset_name(reading.source.path)
+    name, config, split = dataset_name(reading.source.path)
     try:
         if not Path(name).exists():
-            _ask_for(name)
+            hub.ask_for_dataset(name)
         datasets = import_extra("datasets", extra="hf")
-        dataset = datasets.load_dataset(name, config, split=split, streaming=True)
+        dataset = datasets.load_dataset(name, config, split=split or "train", streaming=True)
     # The client passes on whatever its network library raises; the way out is the same for all of it.
     except Exception as error:
         way_out = "expected hf:NAME[:CONFIG][@SPLIT], the name of a dataset on huggingface.co, which must be "
         way_out += "reachable, or a local folder"
         if isinstance(error, PermissionError):
             way_out = f"{error.filename or 'its cache'} cannot be written: set HF_HOME to a folder that can"
-        raise InputError(f"{reading.source.name} cannot be opened: {_short(error)} ({way_out})") from error
+        raise InputError(
+            f"{reading.source.name} cannot be opened: {short_reason(error)} ({way_out})"
+        ) from error
     if dataset.column_names is not None:
         if text_column not in dataset.column_names:
             raise InputError(f"{reading.source.name}: {missing_field(dataset.column_names, text_column)}")
@@ -480,20 +485,13 @@ def open_dataset(text_column: str, reading: Reading) -> Iterator[NumberedRow]:
     return _dataset_rows(dataset, text_column, reading)
 
 
-def _dataset_name(path: str) -> tuple[str, str | None, str]:
+def dataset_name(path: str) -> tuple[str, str | None, str | None]:
     """NAME[:CONFIG][@SPLIT]; a folder of exactly that name goes first."""
     if Path(path).exists():
-        return path, None, "train"
+        return path, None, None
     name, _, split = path.partition("@")
     name, _, config = name.partition(":")
-    return name, config or None, split or "train"
-
-
-def _ask_for(name: str) -> None:
-    """Ask the Hub once. Without this, `datasets` repeats a hopeless request for half a minute."""
-    hub = import_extra("huggingface_hub", extra="hf")
-    if not hub.constants.HF_HUB_OFFLINE:
-        hub.HfApi().dataset_info(name, timeout=_ANSWER_SECONDS)
+    return name, config or None, split or None
 
 
 def _dataset_rows(dataset: Any, text_column: str, reading: Reading) -> Iterator[NumberedRow]:
@@ -509,10 +507,12 @@ def _dataset_rows(dataset: Any, text_column: str, reading: Reading) -> Iterator[
     except Exception as error:
         # How much is missing nobody knows: it counts as much as what came.
         lost = max(1, reading.tally.text_bytes - begun)
-        reading.problem(f"breaks off after {number:,} rows: {_short(error)}", line=number + 1, lost=lost)
+        reading.problem(
+            f"breaks off after {number:,} rows: {short_reason(error)}", line=number + 1, lost=lost
+        )
 
 
-def _short(error: BaseException) -> str:
+def short_reason(error: BaseException) -> str:
     """The first line of a message, as other libraries' messages may be long."""
     text = str(getattr(error, "strerror", None) or error).strip() or type(error).__name__
     return text.splitlines()[0][:300]

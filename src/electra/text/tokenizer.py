@@ -259,6 +259,11 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     return Tokenizer(read_tokenizer(Path(path)))
 
 
+def reopen(folder: Path) -> Tokenizer:
+    """Read what `Tokenizer.save` has just written, without the checks that others' files need."""
+    return Tokenizer(tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE)))
+
+
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 VOCABULARY_FILE = "vocab.txt"

@@ -8,6 +8,7 @@ ties, change from run to run; ours is the same method in a fixed order.
 
 import functools
 import json
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,6 +63,10 @@ class TokenizerConfig:
             raise InputError(f"vocab_size is {self.vocab_size}, expected at least {SMALLEST_VOCABULARY}")
 
 
+_CutsAtPunctuation = pre_tokenizers.BertPreTokenizer
+_ASCII_WORDS = re.compile(r"[0-9A-Za-z]+|[!-/:-@\[-`{-~]")
+
+
 class WordCutter(NamedTuple):
     """Text -> the words the model will see."""
 
@@ -70,6 +75,9 @@ class WordCutter(NamedTuple):
 
     def words(self, text: str) -> list[str]:
         """Clean the text and cut it into words."""
+        if text.isascii() and text.isprintable() and isinstance(self.pre_tokenizer, _CutsAtPunctuation):
+            # The same words as below, in a tenth of the time.
+            return _ASCII_WORDS.findall(text.lower() if self.normalizer.lowercase else text)
         return [word for word, _ in self.pre_tokenizer.pre_tokenize_str(self.normalizer.normalize_str(text))]
 
     def can_continue(self, char: str) -> bool:
@@ -158,11 +166,11 @@ def count_words(raw: Counter[str], cutter: WordCutter) -> dict[str, int]:
 
 def count_characters(words: dict[str, int]) -> Counter[str]:
     """How often each character occurs."""
-    characters: Counter[str] = Counter()
-    for word, count in words.items():
-        for char in word:
-            characters[char] += count
-    return characters
+    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32)
+    counts = np.repeat(np.fromiter(words.values(), np.int64), np.fromiter(map(len, words), np.int64))
+    # Sums of float64, which are exact below 2**53.
+    totals = np.bincount(codes, counts)
+    return Counter({chr(code): int(totals[code]) for code in np.flatnonzero(totals).tolist()})
 
 
 def choose_alphabet(words: dict[str, int], cutter: WordCutter, config: TokenizerConfig) -> list[str]:

@@ -18,14 +18,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from electra.model.encoder import own_dropout
+from electra.model.dropout import own_dropout
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -42,9 +42,13 @@ def num_cores(device: torch.device) -> int:
         return 1 if device.type != "cpu" or is_shared else torch.get_num_threads()
 
 
-def spread(compute: Callable[[Item], Result], items: Sequence[Item], *, cores: int) -> Iterator[Result]:
-    """The result of each item, in order; at most one per core is computed before the caller asks for it."""
-    if cores == 1 or len(items) == 1:
+def spread(compute: Callable[[Item], Result], items: Iterable[Item], *, cores: int) -> Iterator[Result]:
+    """The result of each item, in order; at most one per core is computed before the caller asks for it.
+
+    The only item of a sequence is computed here, by all cores together. Of anything else than a sequence,
+    items are taken as cores become free, and each is computed by one.
+    """
+    if cores == 1 or (isinstance(items, Sequence) and len(items) == 1):
         yield from map(compute, items)
         return
     with _STARTING:
@@ -170,7 +174,9 @@ def add_gradients(module: nn.Module, other: nn.Module) -> None:
 
 _LONG_ENOUGH = 2.0
 """Seconds from which on operations are so large that waiting after each of them costs little."""
-_REPEATS = 2
+_ENOUGH, _FEWEST, _MOST = 1.5, 2, 12
+"""Seconds of steps after which the fastest ones tell, but no fewer and no more of each way than these: small
+steps are soon disturbed, and a thread's first ones are slow, as the system gives it memory."""
 _TOLERANCE = 1.1
 """How much slower cores with rows of their own may be in a quiet moment: busy neighbours cost them less."""
 
@@ -184,10 +190,11 @@ def fastest_way(seconds: Callable[[int], float], *, cores: int) -> int:
     if seconds(1) > _LONG_ENOUGH:
         return 1
     seconds(cores)
-    together = apart = float("inf")
-    for _ in range(_REPEATS):
-        together, apart = min(together, seconds(1)), min(apart, seconds(cores))
-    return cores if apart < _TOLERANCE * together else 1
+    together, apart = [seconds(1)], [seconds(cores)]
+    while len(apart) < _FEWEST or (len(apart) < _MOST and sum(together + apart) < _ENOUGH):
+        together.append(seconds(1))
+        apart.append(seconds(cores))
+    return cores if min(apart) < _TOLERANCE * min(together) else 1
 
 
 def timed(work: Callable[[], object]) -> float:

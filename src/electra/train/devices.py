@@ -41,10 +41,16 @@ _USABLE_SHARE = 0.6
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _NEVER, _LARGEST_KEPT, _GROWTH = -1, 1 << 30, 1 << 26
 
-# oneDNN, which computes gelu, compiles a kernel of 0.4 MB for every number of tokens. With its default of
-# 1,024 kept kernels a run on texts of all lengths grows by a gigabyte. The layers of a step share these few,
-# and it takes no longer.
-_KEPT_KERNELS = "16"
+# oneDNN, which computes gelu, and in bf16 all products, compiles a kernel for every shape: 0.4 to 0.8 MB
+# each. With its default of 1,024 kept kernels a run on texts of all lengths grows by a gigabyte. In fp32 the
+# layers of a step share a few. Two networks in bf16 need some fifty in each step, and seven for every number
+# of chosen positions (`model.shapes`); with too few, all are compiled anew in each step: a quarter of its
+# time.
+_KEPT_KERNELS, _KEPT_KERNELS_IN_BF16 = 16, 128
+
+_CPUINFO = Path("/proc/cpuinfo")
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""What Linux calls instructions for bf16, the last one on ARM."""
 
 AUTO_PRECISION = "ELECTRA_AUTO_PRECISION"
 """The environment variable that decides what `precision: auto` is, where the machines of a job differ."""
@@ -99,6 +105,15 @@ def _fastest_precision(device: torch.device) -> Precision:
     return "fp32"
 
 
+def lacks_bf16() -> bool:
+    """Whether the processor is known to have no instructions for bf16."""
+    lines = _CPUINFO.read_text(encoding="utf-8").splitlines() if _CPUINFO.is_file() else []
+    for key, _, flags in (line.partition(":") for line in lines):
+        if key.strip() in ("flags", "Features"):
+            return _BF16_FLAGS.isdisjoint(flags.split())
+    return False
+
+
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
     """Compute matrix products in the precision; weights stay in fp32."""
     if precision == "fp32":
@@ -111,7 +126,9 @@ def set_up_allocator() -> None:
 
     Call it before the first matrix product, which is when oneDNN decides how many kernels it keeps.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KEPT_KERNELS)
+    # The precision may not be known yet.
+    kernels = _KEPT_KERNELS if lacks_bf16() else _KEPT_KERNELS_IN_BF16
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(kernels))
     if platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
@@ -262,6 +279,10 @@ class Hardware:
     """Share of the peak that training a wide model reaches."""
     price: float
     """Per hour."""
+    link: tuple[float, float]
+    """Between the devices of a node: Gbit/s in one direction, and microseconds of a message."""
+    network: tuple[float, float]
+    """Between nodes: the same, of all that a node has."""
 
 
 def known_hardware() -> dict[str, Hardware]:

@@ -24,7 +24,7 @@ import electra
 from electra import files
 from electra.errors import InputError
 from electra.model.encoder import Encoder, Layer, ModernLayer
-from electra.train import devices
+from electra.train import devices, on_cluster
 from electra.train.checkpoint import CheckpointConfig, CheckpointStore
 from electra.train.cores import fastest_way
 from electra.train.devices import DeviceName, Precision
@@ -84,7 +84,8 @@ class Engine:
         cls, train: TrainConfig, world: World, device: torch.device, *, run: Path | None = None
     ) -> "Engine":
         """The engine for a config; a run folder that has begun keeps the choices it made."""
-        kept = {} if run is None else read_choices(run, on_problem=_warn if world.writes else None)
+        # Others may be on machines that do not see the folder, or see it later.
+        kept = {} if run is None else world.first_says(lambda: read_choices(run, on_problem=_warn))
         if kept:
             # A run that began before this was a choice.
             kept = {"cores": 1, **kept}
@@ -198,7 +199,10 @@ class Engine:
             return
         folder.mkdir(parents=True, exist_ok=True)
         busy = f"{folder} is in use by another process: wait for it, or choose another --out"
-        with files.locked(folder / LOCK, busy=busy), self.computing():
+        with (
+            files.locked(folder / LOCK, busy=busy, seconds=on_cluster.lock_seconds()),
+            self.computing(),
+        ):
             self.world.barrier()
             yield
 

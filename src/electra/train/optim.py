@@ -246,12 +246,43 @@ def orthogonalised(matrices_NRC: Tensor, *, dtype: torch.dtype, steps: int = 5) 
     is_tall = flat_NRC.shape[-2] > flat_NRC.shape[-1]
     if is_tall:
         flat_NRC = flat_NRC.mT
+    if dtype == torch.float32 and flat_NRC.shape[-1] >= _WIDE * flat_NRC.shape[-2]:
+        flat_NRC = _iterated_on_gram(flat_NRC, steps=steps)
+    else:
+        flat_NRC = _iterated(flat_NRC, steps=steps)
+    return flat_NRC.mT if is_tall else flat_NRC
+
+
+_WIDE = 2
+"""Columns, in multiples of rows, from which the iteration has fewer FLOPs on the products of rows alone: one
+step has 2·rows²·(2·columns + rows) on the matrix itself, 2·rows²·4·rows there."""
+
+
+def _iterated(flat_NRC: Tensor, *, steps: int) -> Tensor:
     linear, cubic, quintic = _NEWTON_SCHULZ
     for _ in range(steps):
         gram_NRR = flat_NRC @ flat_NRC.mT
         higher_NRR = torch.baddbmm(gram_NRR, gram_NRR, gram_NRR, beta=cubic, alpha=quintic)
         flat_NRC = torch.baddbmm(flat_NRC, higher_NRR, flat_NRC, beta=linear)
-    return flat_NRC.mT if is_tall else flat_NRC
+    return flat_NRC
+
+
+def _iterated_on_gram(flat_NRC: Tensor, *, steps: int) -> Tensor:
+    """The same: each step is a product from the left, and only the last one of all is with the wide matrix.
+
+    Squares of small singular values are less exact: in fp32 the result is off by up to 1e-3, by 2e-5 on the
+    matrix itself, and by 1e-2 in torch's own Muon, which computes in bf16. Here bf16 would leave nothing.
+    """
+    linear, cubic, quintic = _NEWTON_SCHULZ
+    gram_NRR = flat_NRC @ flat_NRC.mT
+    left_NRR = None
+    for step in range(steps):
+        factor_NRR = torch.baddbmm(gram_NRR, gram_NRR, gram_NRR, beta=cubic, alpha=quintic)
+        factor_NRR.diagonal(dim1=-2, dim2=-1).add_(linear)
+        left_NRR = factor_NRR if left_NRR is None else factor_NRR @ left_NRR
+        if step < steps - 1:
+            gram_NRR = factor_NRR @ gram_NRR @ factor_NRR
+    return flat_NRC if left_NRR is None else left_NRR @ flat_NRC
 
 
 def build_optimizer(

@@ -12,7 +12,8 @@ from typing import Any
 from electra.errors import InputError
 from electra.progress import LiveLine
 from electra.show import clock
-from electra.train.checkpoint import Checkpoint, CheckpointConfig, CheckpointStore
+from electra.store.cache import with_urls
+from electra.train.checkpoint import Checkpoint, CheckpointConfig, CheckpointStore, read_by_first
 from electra.train.devices import autocast
 from electra.train.distributed import World
 from electra.train.health import HealthConfig, Verdict
@@ -83,7 +84,11 @@ class Session:
         self.run_log = RunLog(
             self.folder, Trackers(self.folder, trackers, on_problem=partial(self._event, "tracker_failed"))
         )
-        self.store = CheckpointStore(self.folder / CHECKPOINTS, self.checkpoint)
+        self.store = CheckpointStore(
+            self.folder / CHECKPOINTS,
+            self.checkpoint,
+            together=self.world if self.state.is_spread else None,
+        )
         self.requests = Requests(self.folder / SAVE_NOW)
         self.line = LiveLine(silent=not self.world.writes)
 
@@ -116,14 +121,17 @@ class Session:
     def _start(self) -> None:
         """Continue from the newest whole checkpoint, or make the first one, which also proves the disk."""
         self._begun = time.monotonic()
-        checkpoint = self.store.load_latest(self._say_problem)
+        checkpoint = self._newest_checkpoint()
         self.world.barrier()
         if checkpoint is None:
-            tensors = self.state.tensors()
-            bytes_of_weights = sum(value.nbytes for value in tensors["model"].values())
+            weights = self.state.tensors()["model"].values()
+            bytes_of_weights = sum(value.numel() * value.element_size() for value in weights)
             # Weights and two moments of each.
-            self.store.require_space(3 * bytes_of_weights * self.checkpoint.most_at_once)
+            needed = 3 * bytes_of_weights * self.checkpoint.most_at_once
+            self.world.first_says(lambda: self.store.require_space(needed))
             self.on_start()
+            # If no checkpoint of an earlier sitting is whole, its records are of steps that come again.
+            self._cut_log()
             self._save("started", forced=True)
         else:
             self._require_facts(checkpoint)
@@ -134,10 +142,20 @@ class Session:
         if self.world.writes:
             self.run_log.open(self.facts.get("config", {}), step=self.state.step)
 
+    def _newest_checkpoint(self) -> Checkpoint | None:
+        """The newest whole one, and the same one for all processes, whatever each of them sees."""
+        if self.state.is_spread:
+            return self.store.load_latest(self._say_problem)
+        return read_by_first(self.world, lambda: self.store.load_latest(self._say_problem))
+
     def _return_to(self, checkpoint: Checkpoint) -> None:
         self.state.load(checkpoint)
         self._begun = time.monotonic() - self.state.seconds
         self._saved_step = self._loaded_step = self.state.step
+        self._cut_log()
+
+    def _cut_log(self) -> None:
+        """Drop what was logged after the step that the run is at."""
         if self.world.writes:
             for problem in self.run_log.go_back(
                 step=self.state.step, evaluated_step=self.state.evaluated_step
@@ -288,10 +306,11 @@ class Session:
         if self._saved_step == self.state.step or not (forced or self.state.health.good):
             return
         self._saved_step = self.state.step
-        tensors = self.state.tensors()
         if self.world.writes:
             self.run_log.sync()
-            self.store.save(self.state.step, tensors, {**self.facts, **self.state.facts()})
+        if self.world.writes or self.state.is_spread:
+            facts = {**self.facts, **self.state.facts()}
+            self.store.save(self.state.step, self.state.tensors(), facts)
         self._event(event, f"checkpoint of step {self.state.step:,}", quiet=True)
 
     def _answer_requests(self) -> None:
@@ -312,9 +331,7 @@ class Session:
         """Return to the last good checkpoint, and skip the batches that led away from it."""
         state, failed, health = self.state, self.state.step, self.state.health
         health.require_hope(self.health, step=failed)
-        self.store.wait()
-        self.world.barrier()
-        checkpoint = self.store.load_latest(self._say_problem)
+        checkpoint = self._newest_checkpoint()
         assert checkpoint is not None, "a run saves before its first step"
         skipped = state.batches_skipped + failed - checkpoint.step
         rollbacks = health.rollbacks + 1
@@ -335,6 +352,7 @@ class Session:
     def _event(self, event: str, message: str, *, quiet: bool = False) -> None:
         if not self.world.writes:
             return
+        message = with_urls(message)
         place = {"step": self.state.step, "seconds": self.state.seconds}
         self.run_log.happened({**place, "event": event, "message": message})
         if not quiet:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -26,8 +26,9 @@ _PATIENCE_SECONDS = 2.0
 STUCK_SECONDS = 10.0
 """How long a process that is asked to stop may neither compute nor save before it is ended."""
 _LOOK_SECONDS = 0.5
-_IDLE_SHARE = 0.02
-"""Of a core's time: a process that uses less does nothing but wait."""
+_IDLE_SHARE = 0.2
+"""Of a core's time: a process that asks for less does nothing but wait, also if it looks every few
+milliseconds whether it may go on."""
 
 
 class Request(enum.IntEnum):
@@ -59,7 +60,7 @@ class Requests:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        with _handled_by(self._hear):
+        with handled_by(self._hear):
             yield
 
     def look(self) -> Request:
@@ -84,7 +85,7 @@ class Requests:
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle the signals that ask a run for something, and leave them as they were."""
     before = {number: signal.signal(number, handler) for number in _NUMBERS}
     try:
@@ -96,10 +97,13 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
 
 
 @contextmanager
-def ending_if_stuck(is_saving: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def ending_if_stuck(
+    is_saving: Callable[[], bool] = lambda: False, *, patience: float | None = None
+) -> Iterator[None]:
     """While this lasts, end the process if it is asked to stop and then does nothing but wait.
 
-    The last checkpoint is kept; what came after it is lost, as with a signal that nobody can ignore.
+    The last checkpoint is kept; what came after it is lost, as with a signal that nobody can ignore. With a
+    patience of 0 it ends at once, for a wait in which nothing can be lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -108,7 +112,7 @@ def ending_if_stuck(is_saving: Callable[[], bool] = lambda: False) -> Iterator[N
     told.setblocking(False)
     # The system's own handler writes the number of a signal there at once, whatever Python is waiting for.
     before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
-    watch = threading.Thread(target=_watch, args=(heard, is_saving), daemon=True)
+    watch = threading.Thread(target=_watch, args=(heard, is_saving, patience), daemon=True)
     watch.start()
     try:
         yield
@@ -119,21 +123,22 @@ def ending_if_stuck(is_saving: Callable[[], bool] = lambda: False) -> Iterator[N
         heard.close()
 
 
-def _watch(heard: socket.socket, is_saving: Callable[[], bool]) -> None:
+def _watch(heard: socket.socket, is_saving: Callable[[], bool], patience: float | None) -> None:
     """Wait for a request to stop, then for the end, and end the process if it stands still on the way."""
     asked, idle = "", 0.0
+    patience = STUCK_SECONDS if patience is None else patience
     while True:
-        spent = time.process_time()
+        asked_for = _seconds_asked_for()
         if select.select([heard], [], [], _LOOK_SECONDS if asked else None)[0]:
             numbers = heard.recv(64)
             if not numbers:
                 return
             stops = [number for number in numbers if number in (signal.SIGTERM, signal.SIGINT)]
             asked = signal.Signals(stops[0]).name if stops else asked
-            continue
-        is_idle = time.process_time() - spent < _IDLE_SHARE * _LOOK_SECONDS and not is_saving()
-        idle = idle + _LOOK_SECONDS if is_idle else 0.0
-        if idle >= STUCK_SECONDS:
+        else:
+            is_idle = _seconds_asked_for() - asked_for < _IDLE_SHARE * _LOOK_SECONDS and not is_saving()
+            idle = idle + _LOOK_SECONDS if is_idle else 0.0
+        if asked and idle >= patience:
             print(
                 f"electra: {asked}: ended without saving, as another process does not answer; run the same "
                 "command again to resume from the last checkpoint",
@@ -141,6 +146,15 @@ def _watch(heard: socket.socket, is_saving: Callable[[], bool]) -> None:
                 flush=True,
             )
             os._exit(INTERRUPTED)
+
+
+def _seconds_asked_for() -> float:
+    """Time of a core that this process had or stood in line for: beside busy neighbours it may get little."""
+    waited = 0
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # a thread that has just ended
+            waited += int(thread.read_text().split()[1])
+    return time.process_time() + waited / 1e9
 
 
 _LONGEST_PAUSE = 60.0
@@ -180,5 +194,5 @@ def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
         passed.append(number)
         child.send_signal(number)
 
-    with _handled_by(pass_on):
+    with handled_by(pass_on):
         yield passed

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from electra.errors import InputError
 from electra.show import listed
+from electra.tensors import TensorFiles
 from electra.train.checkpoint import Checkpoint
-from electra.train.distributed import local_values, part_like, whole_tensor
+from electra.train.distributed import as_part, local_values, rows_held, whole_tensor
 from electra.train.health import Health
 
 _COUNTERS = (
@@ -66,12 +67,18 @@ class TrainState:
         return all(bool(weight.isfinite().all()) for weight in weights if weight.is_floating_point())
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors of a checkpoint, not copied; all processes must call this."""
-        groups = {"model": _own_tensors(self.model), "optimizer": pack_optimizer(self.optimizer)[0]}
-        return {
-            name: {key: whole_tensor(tensor) for key, tensor in group.items()}
-            for name, group in groups.items()
-        }
+        """The tensors of a checkpoint, neither copied nor gathered where processes hold parts of them."""
+        return {"model": _own_tensors(self.model), "optimizer": pack_optimizer(self.optimizer)[0]}
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether each process holds a part of the weights."""
+        return any(rows_held(weight) for weight in self.model.parameters())
+
+    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by its name, one at a time gathered on the host; all processes must do this."""
+        for name, tensor in _own_tensors(self.model).items():
+            yield name, whole_tensor(tensor).cpu()
 
     def facts(self) -> dict[str, Any]:
         """The facts of a checkpoint, as JSON."""
@@ -99,10 +106,6 @@ class TrainState:
         # The last check that can raise, and the first change.
         unpack_optimizer(self.optimizer, checkpoint.tensors["optimizer"], facts["optimizer"])
         copy_weights(weights, self.model, where=str(checkpoint.path))
-        for weight, moments in self.optimizer.state.items():
-            for name, moment in moments.items():
-                if isinstance(moment, Tensor) and moment.shape == weight.shape:
-                    moments[name] = part_like(moment, weight)
         # Options come from the config, which may have been changed on purpose since.
         for group, option in zip(self.optimizer.param_groups, options, strict=True):
             group.update(option)
@@ -143,7 +146,7 @@ def copy_weights(source: Mapping[str, Tensor], model: nn.Module, *, where: str) 
     """Give a model the weights of another of the same kind, as `TrainState.tensors` has them."""
     _require_same_weights(source, model, where=where)
     for name, tensor in _own_tensors(model).items():
-        tensor.copy_(part_like(source[name], tensor))
+        local_values(tensor).copy_(_values_held(source, name, tensor))
 
 
 def _require_same_weights(source: Mapping[str, Tensor], model: nn.Module, *, where: str) -> None:
@@ -152,10 +155,22 @@ def _require_same_weights(source: Mapping[str, Tensor], model: nn.Module, *, whe
         different = sorted(target.keys() ^ source.keys())
         raise InputError(f"{where} is of another model; only one of the two has {listed(different)}")
     for name, tensor in target.items():
-        if tensor.shape != source[name].shape:
-            raise InputError(
-                f"{where}: {name} has shape {list(source[name].shape)}, this model {list(tensor.shape)}"
-            )
+        if tensor.shape != (shape := _shape(source, name)):
+            raise InputError(f"{where}: {name} has shape {list(shape)}, this model {list(tensor.shape)}")
+
+
+def _shape(source: Mapping[str, Tensor], name: str) -> torch.Size:
+    return source.shape(name) if isinstance(source, TensorFiles) else source[name].shape
+
+
+def _values_held(source: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """What this process holds of a tensor like this one; of files that is all that is read."""
+    rows = rows_held(like)
+    if rows is None:
+        return source[name]
+    if isinstance(source, TensorFiles):
+        return source.rows(name, rows)
+    return source[name][rows.first : rows.first + rows.count]
 
 
 def pack_optimizer(
@@ -203,7 +218,7 @@ def unpack_optimizer(
     for name, param, group in _named_parameters(optimizer):
         saved = parameters[name]
         state = {
-            key: tensors[f"{prefix}{name}.{key}"].to(_state_device(key, param, group), copy=True)
+            key: _state_tensor(tensors, f"{prefix}{name}.{key}", param, _state_device(key, param, group))
             for key in saved["tensors"]
         }
         # A parameter that never had a gradient has no state at all, which differs from an empty one.
@@ -224,6 +239,13 @@ def _named_parameters(
     for group in _groups(optimizer):
         for name, param in zip(group["param_names"], group["params"], strict=True):
             yield name, param, group
+
+
+def _state_tensor(tensors: Mapping[str, Tensor], name: str, param: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the optimizer, spread over processes as its parameter is if it has its shape."""
+    if _shape(tensors, name) != param.shape:
+        return tensors[name].to(device, copy=True)
+    return as_part(_values_held(tensors, name, param).to(device, copy=True), param)
 
 
 def _state_device(key: str, param: Tensor, group: dict[str, Any]) -> torch.device:

@@ -1,4 +1,4 @@
-"""Every objective learns with the modern backbone."""
+"""Every objective learns with the modern backbone, but the one that needs a bag."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.numeric
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - {"negative_sampling"}))
 def test_it_learns(modern_toy, name):
     changes = {"two_stage": TwoStageConfig(first_stage_steps=1)} if name == "two_stage" else {}
     objective = modern_toy.objective(name, **changes)

@@ -35,6 +35,12 @@ def copies(tokens: list[int], columns: list[int], number: int) -> tuple[Inputs, 
     )
 
 
+def read(objective, inputs, masked):
+    return objective.generator.read(
+        masked.masked_ids_BL, inputs.token_type_ids_BL, masked.layout, masked.original_P
+    )
+
+
 def test_labels_say_which_spans_differ():
     inputs, plain = copies([CLS, 10, 11, 12, 13, 14, 15, 16, SEP], [1, 2, 4, 5, 6, 7], 1)
     masked = find_spans(plain, inputs, longest=3)
@@ -44,7 +50,7 @@ def test_labels_say_which_spans_differ():
         ([10, 11, 13, 20, 15, 16], [0, 0, 1, 1, 1, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0]),
         ([20, 21, 13, 14, 15, 20], [1, 1, 0, 0, 0, 1], [1, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 1]),
     ):
-        labels = label_spans(masked, torch.tensor(sampled))
+        labels = label_spans(masked.layout, masked.original_P, torch.tensor(sampled))
         found = [values.int().tolist() for values in labels]
         assert found == [rewritten, begins, ends]
 
@@ -58,7 +64,7 @@ def test_rows_show_what_was_written_and_whole_spans_are_labelled(toy):
     differs = ids != inputs.input_ids_BL.flatten()
     outside = torch.ones_like(differs).index_fill(0, masked.positions_P, False)
     assert not (differs | replaced)[outside].any()
-    expected_P = masked.any_in_span(differs[masked.positions_P])
+    expected_P = masked.layout.any_in_span(differs[masked.positions_P])
     assert torch.equal(replaced[masked.positions_P], expected_P)
     # Some tokens of rewritten spans are right by chance, and so are some whole spans.
     assert differs.sum() < replaced.sum() < len(masked.positions_P)
@@ -73,9 +79,11 @@ def test_samples_have_the_distribution_that_is_learned(toy):
     row, columns, number, vocab_size = [CLS, 5, 9, 12, 14, SEP], [2, 3], 20_000, toy.tokens.vocab_size
 
     def log_probs(inputs, masked):
-        hidden_BXD, _ = objective.generator.read(inputs, masked)
+        hidden_BXD, _ = read(objective, inputs, masked)
         table_VE = objective.generator.embeddings.word_embeddings.weight
-        return objective.generator_head(hidden_BXD.flatten(0, 1)[masked.state_P], table_VE).log_softmax(-1)
+        return objective.generator_head(
+            hidden_BXD.flatten(0, 1)[masked.layout.state_P], table_VE
+        ).log_softmax(-1)
 
     with torch.no_grad():
         # Each first token once, as the true one.
@@ -125,9 +133,9 @@ def test_what_is_written_follows_from_what_was_drawn_before(toy):
                 inputs,
                 longest=objective.config.replaced_span.max_tokens,
             )
-            hidden_BXD, _ = objective.generator.read(inputs, as_read)
+            hidden_BXD, _ = read(objective, inputs, as_read)
             logits_PV = objective.generator_head(
-                hidden_BXD.flatten(0, 1)[masked.state_P],
+                hidden_BXD.flatten(0, 1)[masked.layout.state_P],
                 objective.generator.embeddings.word_embeddings.weight,
             )
         expected_P = sample(
@@ -138,7 +146,7 @@ def test_what_is_written_follows_from_what_was_drawn_before(toy):
             forbidden_P=masked.original_P if generator.correct_token == "forbidden" else None,
         )
         assert torch.equal(sampled_P, expected_P)
-        assert len(masked.tail_R) > 30
+        assert len(masked.layout.tail_R) > 30
 
 
 def test_spans_of_one_token_are_electra(toy):
@@ -166,7 +174,7 @@ def test_the_generator_learns_in_slots_too(toy):
     objective = toy.objective("replaced_span", generator=GeneratorConfig(sharing="none"))
     inputs = toy.inputs()
     masked = objective.mask(inputs, RANDOM)
-    objective.propose(inputs, masked).loss_P[masked.tail_R].sum().backward()
+    objective.propose(inputs, masked).loss_P[masked.layout.tail_R].sum().backward()
     grads = {name: weight.grad for name, weight in objective.generator.named_parameters()}
     assert all(grad.any() for name, grad in grads.items() if "key.bias" not in name)
     # Also that of a word which stands in rows only, and in no slot.
@@ -196,11 +204,12 @@ def test_boundaries_are_learned(toy):
     assert found["boundary_auc"] > 0.8
 
 
+@pytest.mark.parametrize("length", ["original", "own"])
 @pytest.mark.parametrize("max_tokens", [1, 3, 16])
-def test_rows_without_anything_to_mask_and_rows_all_masked(toy, max_tokens):
+def test_rows_without_anything_to_mask_and_rows_all_masked(toy, max_tokens, length):
     ids_BL = torch.tensor([[CLS, SEP], [CLS, SEP]])
     nothing = Inputs.of(ids_BL, torch.zeros_like(ids_BL), torch.tensor([2, 2]))
-    config = ReplacedSpanConfig(max_tokens=max_tokens, boundaries="on")
+    config = ReplacedSpanConfig(max_tokens=max_tokens, boundaries="on", length=length)
     masking = MaskingConfig(strategy="span", mask_token_prob=1.0, mask_prob=0.99)
     objective = toy.objective("replaced_span", replaced_span=config, masking=masking).train()
     for inputs in (nothing, toy.inputs(32)):

@@ -88,7 +88,7 @@ def test_answer(visit):
 
 
 def test_choose(visit, server):
-    page = visit("choose", abilities=["embed", "choose"])
+    page = visit("choose", abilities=["embed", "choose"], task="quiz")
     page.locator("#choose-question").fill("Who ate it?")
     page.get_by_label("Two or more choices").fill("the chef\n\n")
     page.get_by_role("button", name="Choose").click()
@@ -98,6 +98,25 @@ def test_choose(visit, server):
     expect(page.locator("#choose-result .headline")).to_have_text("the chef")
     expect(page.locator("#choose-result tr")).to_have_text(["the moon25.0 %", "the chef75.0 %"])
     assert server.asked == [("choose", {"questions": ["Who ate it?"], "choices": [["the moon", "the chef"]]})]
+
+
+def test_choose_among_options(visit, server):
+    page = visit("options", abilities=["embed", "detect", "choose"])
+    expect(page.get_by_role("tab")).to_have_text(["Detect", "Choose", "Embed"])
+    page.locator("#options-text").fill("so it goes")
+    page.get_by_label("Two or more options").fill("good\n\n")
+    page.get_by_role("button", name="Choose").click()
+    expect(page.get_by_text("Write at least two options.")).to_be_visible()
+    page.get_by_label("Two or more options").fill("good\n $& ")
+    page.get_by_label("Sentence, with").fill("It was.")
+    page.get_by_role("button", name="Choose").click()
+    expect(page.get_by_text("Write {} once")).to_be_visible()
+    page.get_by_label("Sentence, with").fill("{text} It was {}.")
+    page.get_by_role("button", name="Choose").click()
+    expect(page.locator("#options-result .headline")).to_have_text("… It was $&.")
+    expect(page.locator("#options-result tr")).to_have_text(["good25.0 %", "$&75.0 %"])
+    body = {"texts": ["so it goes"], "options": ["good", "$&"], "template": "{text} It was {}."}
+    assert server.asked == [("choose", body)]
 
 
 def test_embed(visit):

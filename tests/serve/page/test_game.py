@@ -116,3 +116,20 @@ def test_without_text_the_field_is_next(visit, server):
     page.locator("#game-example").click()
     assert len(page.get_by_label("The text to play with").input_value()) > 100
     assert server.asked == []
+
+
+def test_phrases_are_marked_and_judged_as_one(visit):
+    page = visit("game")
+    page.get_by_label("The text to play with").fill("The old city was full of music and wine")
+    page.get_by_role("button", name="Corrupt").click()
+    words = page.locator("#game-words .word")
+    expect(words).to_have_text(["The old city", "was", "without 🙂 any snow", "and", "wine"])
+    expect(page.locator("#game-title")).to_have_text("Which phrases were replaced?")
+    expect(page.locator("#game-count")).to_have_text("Mark a phrase first.")
+    words.nth(2).click()
+    expect(page.locator("#game-count")).to_have_text("1 phrase marked")
+    page.get_by_role("button", name="Reveal").click()
+    expect(page.locator("#game-result .word-table tr")).to_have_text(
+        ["PhraseYouDiscriminator", "full of music → without 🙂 any snow✓ found✓ found 70 %"]
+    )
+    expect(page.locator("#game-result .scores tbody tr")).to_have_text(["You1 of 10", "Discriminator1 of 10"])

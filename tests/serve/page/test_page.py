@@ -9,6 +9,7 @@ from running import serving
 ALL = {
     "abilities": ["embed", "detect", "fill", "corrupt", "classify", "tag", "answer", "choose"],
     "labels": ["O", "B-PER", "I-PER"],
+    "task": "everything",
     "classified": {"label": "B-PER", "probabilities": {"O": 0.25, "B-PER": 0.75}},
 }
 
@@ -97,6 +98,14 @@ def test_nothing_is_wider_than_the_window(visit, width, server):
     for tab in fill_every_tab(page, server):
         widths = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert widths[0] <= widths[1], tab
+    page = visit("options", window={"width": width, "height": 740}, abilities=["choose"])
+    long = "the chef ate " * 12 + "x" * 90
+    page.locator("#options-text").fill(long)
+    page.locator("#options-list").fill(f"{long}\n{long} wine")
+    page.get_by_role("button", name="Choose").click()
+    expect(page.locator("#options-result .headline")).to_be_visible()
+    widths = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert widths[0] <= widths[1]
 
 
 CONTRAST = """() => {
@@ -167,3 +176,8 @@ def test_on_a_real_server_with_a_real_model(page, run):
         page.get_by_label("Two or more texts").fill("the old river\nnew music")
         page.get_by_role("button", name="Compare").click()
         expect(page.locator("#embed-result tbody tr").first).to_contain_text("1.00")
+        page.get_by_role("tab", name="Choose").click()
+        page.locator("#options-text").fill("the old river")
+        page.get_by_label("Two or more options").fill("old\nfast music")
+        page.get_by_role("button", name="Choose").click()
+        expect(page.locator("#options-result tr")).to_have_count(2)

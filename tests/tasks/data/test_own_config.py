@@ -49,6 +49,7 @@ def test_choices_are_one_column_or_several():
         ({"encoding": "klingon"}, "encoding.*'klingon'"),
         ({"label_separator": ""}, "label_separator"),
         ({"choices": " ,"}, "choices"),
+        ({"template": "It was."}, "template is .It was"),
     ],
 )
 def test_keys_that_make_no_sense_are_refused(keys, message):

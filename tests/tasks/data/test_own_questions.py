@@ -2,7 +2,7 @@ import pytest
 
 from electra.errors import InputError
 from electra.tasks.data.columns import Cells, OwnTaskConfig
-from electra.tasks.families.answering import Answer, AnswerReader
+from electra.tasks.families.answers import Answer, AnswerReader
 from electra.tasks.families.choice import ChoiceReader
 
 CONTEXT = "Denver won. Later Denver lost."

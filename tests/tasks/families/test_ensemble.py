@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from electra.tasks.families.answering import AnswerExample, QuestionAnswering
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.answers import AnswerExample
 from electra.tasks.families.classification import Classification
 from electra.tasks.families.family import TextExample
 from electra.tasks.families.similarity import Similarity

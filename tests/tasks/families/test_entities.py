@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.tasks.families.tagging import ChunkCounts, chunk_scores, convert, count_chunks, tag_accuracy
+from electra.tasks.families.chunks import ChunkCounts, chunk_scores, convert, count_chunks, tag_accuracy
 
 TYPES = ("", "NP", "VP", "A-B")
 

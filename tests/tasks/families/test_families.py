@@ -8,6 +8,7 @@ from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.choice import MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.family import PooledFamily
+from electra.tasks.families.options import Options
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.table import FAMILIES, build_family, describe_family
 from electra.tasks.families.tagging import Tagging
@@ -17,6 +18,9 @@ EXAMPLES = [
     Classification(("no", "yes"), ("mcc", "f1"), head_pooling="mean"),
     MultiLabel(("red", "green", "blue"), head_pooling="mean"),
     MultipleChoice(head_pooling="mean"),
+    Options(
+        ("no", "yes"), ("bad", "good"), template="{text} So {}.", metrics=("f1",), detection_head="with_cls"
+    ),
     QuestionAnswering(
         head="plain",
         answerability="off",

@@ -1,6 +1,7 @@
 import pytest
 
-from electra.tasks.families.answering import Answer, AnswerExample, QuestionAnswering
+from electra.tasks.families.answering import QuestionAnswering
+from electra.tasks.families.answers import Answer, AnswerExample
 from electra.tasks.families.choice import ChoiceExample, MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.family import TextExample

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -12,8 +13,16 @@ from electra.model import names
 from electra.model.encoder import Encoder, initialise
 from electra.model.sizes import EncoderConfig
 from electra.tasks.batches import collate
+from electra.tasks.families.classification import Regression
 from electra.tasks.families.family import TaskRow, TextExample
-from electra.tasks.families.similarity import PoolingHead, Similarity, known_pairs, ranks
+from electra.tasks.families.similarity import (
+    ContrastedExample,
+    PoolingHead,
+    Similarity,
+    ValuedExample,
+    known_pairs,
+    ranks,
+)
 from electra.text import tokenizer as tokenizers
 
 pytestmark = pytest.mark.numeric
@@ -42,6 +51,7 @@ def batch_of_texts(texts, shares):
         TaskRow(
             input_ids=np.array([text], np.uint32),
             token_type_ids=np.zeros(1, np.uint8),
+            origin=bytes([text]),
             example=number // 2,
             unit=number // 2,
             targets={"similarity": shares[number // 2]},
@@ -197,6 +207,125 @@ def test_losses_are_those_of_sentence_transformers(seed):
         assert ours.shape == (12,)
         theirs_mean = module.compute_loss_from_embeddings([vectors_BD[::2], vectors_BD[1::2]], shares_U)
         torch.testing.assert_close(ours.mean(), theirs_mean, rtol=1e-5, atol=1e-5)
+
+
+def batch_of_triples(units):
+    """Units of two or three one-token texts; a text is the number of its token."""
+    rows = [
+        TaskRow(
+            input_ids=np.array([text], np.uint32),
+            token_type_ids=np.zeros(1, np.uint8),
+            origin=bytes([text]),
+            example=number,
+            unit=number,
+            targets={"similarity": 1.0},
+        )
+        for number, texts in enumerate(units)
+        for text in texts
+    ]
+    return collate(rows, pad_id=0, device=CPU)
+
+
+def closed_form(vectors_UD, choices_CD, *, temperature):
+    """Value of the loss by torch's own cosine and cross-entropy, over all choices and back over the pairs."""
+    cosine_UC = torch.nn.functional.cosine_similarity(vectors_UD[:, None], choices_CD[None], dim=-1)
+    target_U = torch.arange(len(vectors_UD))
+    forth = torch.nn.functional.cross_entropy(cosine_UC / temperature, target_U)
+    back = torch.nn.functional.cross_entropy(cosine_UC[:, : len(vectors_UD)].T / temperature, target_U)
+    return (forth + back) / 2
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.5])
+@pytest.mark.parametrize("with_negatives", [0, 3, 8])
+def test_the_contrastive_loss_and_its_gradient_are_the_closed_form(temperature, with_negatives):
+    sizes = [3] * with_negatives + [2] * (8 - with_negatives)
+    texts = iter(range(24))
+    batch = batch_of_triples([[next(texts) for _ in range(size)] for size in sizes])
+    vectors_BD = torch.randn(sum(sizes), 7, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    family = Similarity(loss="contrastive", temperature=temperature)
+    family.losses(PoolingHead("mean"), vectors_BD[:, None], batch).mean().backward()
+    ours, vectors_BD.grad = vectors_BD.grad, None
+    starts = np.cumsum([0, *sizes[:-1]])
+    negatives = [start + 2 for start, size in zip(starts, sizes, strict=True) if size == 3]
+    choices = [*(start + 1 for start in starts), *negatives]
+    expected = closed_form(vectors_BD[starts], vectors_BD[choices], temperature=temperature)
+    value = family.losses(PoolingHead("mean"), vectors_BD[:, None], batch).mean()
+    # Cosines are rounded to 2**-24 and divided by the temperature; sums of 16 terms.
+    torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-5)
+    expected.backward()
+    torch.testing.assert_close(ours, vectors_BD.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_with_negatives_the_loss_and_its_gradient_are_those_of_sentence_transformers():
+    theirs = pytest.importorskip(
+        "sentence_transformers.losses", reason="sentence-transformers is in the extra dev"
+    )
+    module = theirs.MultipleNegativesRankingLoss(
+        None, directions=("query_to_doc", "doc_to_query"), partition_mode="per_direction"
+    )
+    vectors_BD = torch.randn(24, 7, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    columns = [vectors_BD[part::3] for part in range(3)]
+    expected = module.compute_loss_from_embeddings(columns, torch.zeros(8))
+    expected.backward()
+    gradient, vectors_BD.grad = vectors_BD.grad, None
+    batch = batch_of_triples(np.arange(24).reshape(8, 3).tolist())
+    ours = Similarity(loss="contrastive").losses(PoolingHead("mean"), vectors_BD[:, None], batch).mean()
+    ours.backward()
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(vectors_BD.grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_a_negative_that_fits_another_pair_is_no_negative_there():
+    # The first negative is the second text of the last pair, the second one is its first text.
+    batch = batch_of_triples([[1, 2, 6], [3, 4, 5], [5, 6]])
+    known_UC = known_pairs(batch)
+    assert known_UC.shape == (3, 5)
+    assert (known_UC & ~torch.eye(3, 5, dtype=torch.bool)).nonzero().tolist() == [[2, 3], [2, 4]]
+
+
+def test_a_text_is_known_whatever_is_hidden_of_it(tokenizer):
+    family = Similarity(loss="contrastive")
+    rows = family.rows(pairs(("a cat", "the cat", 1), ("a cat", "a dog", 1)), tokenizer, max_length=9)
+    hidden = dataclasses.replace(rows[2], input_ids=np.full_like(rows[2].input_ids, tokenizer.mask_id))
+    known_UC = known_pairs(collate([*rows[:2], hidden, rows[3]], pad_id=0, device=CPU))
+    assert known_UC.all()
+
+
+def test_negatives_are_rows_of_their_unit_and_are_ranked(tokenizer):
+    pair = {"where": "here", "text": "a cat", "text_pair": "the cat"}
+    examples = [
+        ContrastedExample(id="0", **pair, negative="a car"),
+        ContrastedExample(id="1", **pair),
+    ]
+    family = Similarity(loss="contrastive")
+    rows = family.rows(examples, tokenizer, max_length=9)
+    assert [row.unit for row in rows] == [0, 0, 0, 1, 1]
+    outputs = [np.array(vector, np.float32) for vector in ([1, 0], [0.6, 0.8], [1, 0], [0, 1], [0, 1])]
+    said = family.predictions(examples, rows, outputs)
+    assert [one["rank"] for one in said] == [2, 1]
+    scores = family.scores(examples, said)
+    assert {name: score.value for name, score in scores.items()} == {"mrr": 0.75, "accuracy": 0.5}
+
+
+def test_a_set_is_scored_on_its_own_scale_and_not_learned_from(tokenizer):
+    stats = pytest.importorskip("scipy.stats", reason="scipy is in the extra tasks")
+    labels, cosines = [0, 100, 30, 70], [0.1, 0.8, 0.6, 0.5]
+    examples = [
+        ValuedExample(id=str(label), where="here", text="a cat", text_pair="the cat", label=label)
+        for label in labels
+    ]
+    family = Similarity(loss="contrastive")
+    assert not any(row.targets for row in family.rows(examples, tokenizer, max_length=9))
+    said = [{"similarity": cosine, "rank": 2} for cosine in cosines]
+    scores = family.scores(examples, said)
+    assert list(scores) == ["spearman", "pearson"]
+    assert scores["spearman"].value == pytest.approx(stats.spearmanr(labels, cosines).statistic)
+
+
+def test_a_pair_to_be_valued_is_judged_too():
+    assert Similarity().can_judge(Regression())
+    assert not Regression().can_judge(Similarity())
 
 
 @pytest.mark.parametrize(

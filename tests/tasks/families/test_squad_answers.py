@@ -5,8 +5,8 @@ import torch
 from electra.errors import InputError
 from electra.model.heads import SPAN_HIDDEN_SIZE, JointSpanHead, SpanBeam, SpanHead
 from electra.model.sizes import EncoderConfig
-from electra.tasks.families import answering
-from electra.tasks.families.answering import (
+from electra.tasks.families import excerpts
+from electra.tasks.families.excerpts import (
     AnswerLimits,
     Candidates,
     Excerpt,
@@ -127,9 +127,9 @@ def test_chunks_of_rows_bound_the_joint_head_and_change_nothing(monkeypatch):
     torch.manual_seed(4)
     head, hidden, mask = JointSpanHead(TINY), torch.randn(5, 8, 16), torch.ones(5, 8)
     limits = AnswerLimits(beam_size=4)
-    (whole,) = answering.candidate_spans(head, hidden, mask, limits)
-    monkeypatch.setattr(answering, "NUMBERS_PER_CHUNK", 2 * 4 * 8 * SPAN_HIDDEN_SIZE)
-    chunks = list(answering.candidate_spans(head, hidden, mask, limits))
+    (whole,) = excerpts.candidate_spans(head, hidden, mask, limits)
+    monkeypatch.setattr(excerpts, "NUMBERS_PER_CHUNK", 2 * 4 * 8 * SPAN_HIDDEN_SIZE)
+    chunks = list(excerpts.candidate_spans(head, hidden, mask, limits))
     assert [len(chunk.start_index_BK) for chunk in chunks] == [2, 2, 1]
     for name in SpanBeam._fields:
         together = torch.cat([getattr(chunk, name) for chunk in chunks])

@@ -11,7 +11,7 @@ from electra.model import names
 from electra.model.sizes import EncoderConfig
 from electra.tasks.batches import collate
 from electra.tasks.data.squad import Answer, AnswerExample, QuestionAnswering, load_squad
-from electra.tasks.families.answering import answer_tokens, characters
+from electra.tasks.families.excerpts import answer_tokens, characters
 from electra.tasks.families.family import TaskRow
 from electra.text.tokenizer import Tokenizer, load_tokenizer
 from original_heads import TASK_HEADS

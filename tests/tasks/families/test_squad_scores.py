@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from electra.tasks.data.squad import Answer, AnswerExample
-from electra.tasks.families.answering import best_threshold, normalise, overlap_f1, scores_v1, scores_v2
+from electra.tasks.families.answers import best_threshold, normalise, overlap_f1, scores_v1, scores_v2
 
 
 def question(*answers, id="q"):

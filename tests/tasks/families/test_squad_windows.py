@@ -5,7 +5,7 @@ import pytest
 
 from electra.errors import InputError
 from electra.tasks.data.squad import Answer, AnswerExample
-from electra.tasks.families.answering import WindowSizes, answer_tokens, characters, window_rows
+from electra.tasks.families.excerpts import WindowSizes, answer_tokens, characters, window_rows
 from electra.text import tokenizer as tokenizers
 from electra.text.tokenizer import TokenizerConfig
 

@@ -1,11 +1,14 @@
+import itertools
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra.tasks.families.tagging import (
+from electra.tasks.families.chunks import (
     Chunk,
+    best_tags,
     chunks,
     convert,
     detect_scheme,
@@ -134,3 +137,27 @@ def test_the_readings_differ_only_where_a_chunk_changes_its_type(oracle):
     ]
     assert differing == [["B-NP", "I-VP"]]
     assert chunks(["B-NP", "I-VP"]) == [Chunk(0, 0, "NP"), Chunk(1, 1, "VP")]
+
+
+TAGS = {
+    "iob1": ["O", "B-NP", "I-NP", "I-VP"],
+    "iob2": ["O", "B-NP", "I-NP", "B-VP"],
+    "bioes": ["O", "B-NP", "I-NP", "E-NP", "S-NP", "S-VP"],
+}
+
+
+@given(st.sampled_from(SCHEMES), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_the_best_tags_are_those_of_a_search_through_all(scheme, length, seed):
+    tags = TAGS[scheme]
+    scores = np.random.default_rng(seed).normal(size=(length, len(tags)))
+    proper = [
+        numbers
+        for numbers in itertools.product(range(len(tags)), repeat=length)
+        if not violations([tags[number] for number in numbers], scheme=scheme)
+    ]
+    best = max(proper, key=lambda numbers: sum(scores[range(length), numbers]))
+    assert best_tags(scores, tags, scheme) == list(best)
+
+
+def test_where_no_tags_keep_to_the_scheme_there_is_an_answer():
+    assert best_tags(np.array([[0.0, 1.0]]), ["B-NP", "E-NP"], "bioes") in ([0], [1])

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -121,11 +122,26 @@ def test_chunks_are_learned_in_bioes_and_answered_in_iob2(tokenizer):
     assert row.targets["tags"].tolist() == [0, 1, 2, 3]
     (prediction,) = CHUNKS.predictions([example("the film was bright")], [row], [np.eye(4, dtype=np.float32)])
     assert prediction["tags"] == ["B-NP", "I-NP", "O", "B-NP"]
-    # Ends without a beginning are read as conlleval reads them.
-    (odd,) = CHUNKS.predictions(
+
+
+def test_ends_without_a_beginning_are_read_as_conlleval_reads_them(tokenizer):
+    family = dataclasses.replace(CHUNKS, decoding="words")
+    (row,) = family.rows([example("the film was bright")], tokenizer, max_length=64)
+    (odd,) = family.predictions(
         [example("the film was bright")], [row], [np.eye(4, dtype=np.float32)[[1, 1, 2, 0]]]
     )
     assert odd["tags"] == ["B-NP", "B-NP", "O", "B-NP"]
+
+
+def test_tags_that_keep_to_their_scheme_are_preferred(tokenizer):
+    sentence = [example("the film was bright")]
+    (row,) = CHUNKS.rows(sentence, tokenizer, max_length=64)
+    # B-NP, E-NP, O, S-NP: word by word a chunk begins that never ends.
+    probabilities = np.array([[0.6, 0, 0, 0.4], [0, 0.1, 0.9, 0], [0, 0, 1, 0], [0, 0, 1, 0]], np.float32)
+    (chosen,) = CHUNKS.predictions(sentence, [row], [probabilities])
+    assert chosen["tags"] == ["B-NP", "O", "O", "O"]
+    assert chosen["confidences"] == [0.4, 0.9, 1, 1]
+    assert Tagging.learn([example("a b", "X Y")], scheme="tokens").decoding == "words"
 
 
 def test_scores_of_chunks_and_of_tags():
@@ -176,7 +192,9 @@ def test_tags_of_another_scheme_are_refused():
 
 
 def test_the_tags_of_a_saved_model_make_the_same_family():
-    assert Tagging(CHUNKS.labels(), "entities") == CHUNKS
+    assert Tagging(**CHUNKS.settings()) == CHUNKS
+    # A folder from before there was a choice was scored word by word.
+    assert Tagging(CHUNKS.labels(), "entities").decoding == "words"
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from electra.pretraining.objectives.adversarial import Adversarial
 from electra.pretraining.objectives.electra import Electra, Electra15
 from electra.pretraining.objectives.electric import Electric
 from electra.pretraining.objectives.mlm import AllTokensMlm, MaskedLanguageModelling, ReplaceMlm
+from electra.pretraining.objectives.negative_sampling import NegativeSampling
 from electra.pretraining.objectives.protocol import Objective
 from electra.pretraining.objectives.replaced_span import ReplacedSpan
 from electra.pretraining.objectives.single_pass import SinglePass
@@ -28,6 +29,7 @@ OBJECTIVES: dict[ObjectiveName, type[Objective]] = {
     "electric": Electric,
     "single_pass": SinglePass,
     "replaced_span": ReplacedSpan,
+    "negative_sampling": NegativeSampling,
 }
 
 

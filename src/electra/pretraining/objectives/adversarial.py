@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from electra.errors import InputError
-from electra.model.heads import DETECTION_HEADS, token_losses
+from electra.model.heads import DETECTION_HEADS, token_loss
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
@@ -75,7 +75,7 @@ class Adversarial(Objective):
         # As in the paper, a token is rewarded for the loss at its own position only.
         reward_P = pick(losses_BL.detach(), masked.positions_P)
         baseline_P, baseline_losses_P = self.baseline(hidden_PD, reward_P)
-        (surprise_P,) = reduce(token_losses, proposal.sampled_P)
+        (surprise_P,) = reduce(token_loss, proposal.sampled_P)
         policy_losses_P = (reward_P - baseline_P) * surprise_P
         losses_N, replaced_N = (pick(values, inputs.text_N) for values in (losses_BL, corrupted.replaced_BL))
         return StepOutput(

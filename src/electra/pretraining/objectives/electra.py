@@ -21,7 +21,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from electra.model.encoder import Encoder
-from electra.model.heads import DETECTION_HEADS, DiscriminatorHead, GeneratorHead, token_loss
+from electra.model.heads import (
+    DETECTION_HEADS,
+    DiscriminatorHead,
+    GeneratorHead,
+    Judged,
+    is_best,
+    token_loss,
+)
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import GeneratorConfig, PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, Proposed, TokenFacts, pick
@@ -69,7 +76,8 @@ def vocabulary_reduce(
 
 def propose(reduce: Reduce, masked: Masked, config: GeneratorConfig) -> Proposal:
     """Judge and sample the generator's distributions."""
-    return Proposal(*reduce(partial(_judge, config=config), masked.original_P, masked.uniform_P))
+    judge = partial(token_loss, look=partial(_look, config=config))
+    return Proposal(*reduce(judge, masked.original_P, masked.uniform_P))
 
 
 def run_generator(
@@ -92,18 +100,15 @@ def run_generator(
     return proposal
 
 
-def _judge(
-    logits_CV: Tensor, original_C: Tensor, uniform_C: Tensor, *, config: GeneratorConfig
+def _look(
+    judged: Judged, original_C: Tensor, uniform_C: Tensor, *, config: GeneratorConfig
 ) -> tuple[Tensor, ...]:
-    """A function for `reduce`: the fields of a proposal."""
-    judged = token_loss(logits_CV, original_C)
-    with torch.no_grad():
-        entropy_C = judged.log_normaliser_C - torch.linalg.vecdot(judged.probs_CV, logits_CV.float())
-        if config.draws_as_is:
-            sampled_C = draw_tokens(judged.probs_CV, uniform_C)
-        else:
-            (sampled_C,) = draw(logits_CV, original_C, uniform_C, config=config)
-    return judged.loss_C, judged.best_C == original_C, entropy_C, sampled_C
+    """The fields of a proposal but for the loss."""
+    if config.draws_as_is:
+        sampled_C = draw_tokens(judged.probs_CV, uniform_C)
+    else:
+        (sampled_C,) = draw(judged.logits_CV, original_C, uniform_C, config=config)
+    return *is_best(judged, original_C), judged.entropy(), sampled_C
 
 
 def draw(
@@ -118,18 +123,6 @@ def draw(
         forbidden_P=original_C if config.correct_token == "forbidden" else None,
     )
     return (sampled_C,)
-
-
-def predict_tokens(logits_CV: Tensor, original_C: Tensor) -> tuple[Tensor, Tensor]:
-    """A function for `reduce`: the cross-entropy of tokens, and whether they are the most probable ones."""
-    judged = token_loss(logits_CV, original_C)
-    return judged.loss_C, judged.best_C == original_C
-
-
-def predict_and_draw(logits_CV: Tensor, original_C: Tensor, uniform_C: Tensor) -> tuple[Tensor, ...]:
-    """The same, and a token drawn from each distribution."""
-    judged = token_loss(logits_CV, original_C)
-    return judged.loss_C, judged.best_C == original_C, draw_tokens(judged.probs_CV, uniform_C)
 
 
 @contextmanager
@@ -237,7 +230,7 @@ class Electra(Objective):
             recovery_losses_P, correct_P = self.recovery_head.reduce(
                 pick(hidden_BLD, masked.positions_P),
                 self.discriminator.embeddings.word_embeddings.weight,
-                predict_tokens,
+                partial(token_loss, look=is_best),
                 masked.original_P,
             )
             loss = loss + self.config.recovery_weight * share(recovery_losses_P, totals.masked)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from electra.errors import InputError
-from electra.model.heads import DETECTION_HEADS, token_losses
+from electra.model.heads import DETECTION_HEADS, token_loss
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
@@ -67,7 +67,7 @@ class Electric(Objective):
         table_VE = self.generator.embeddings.word_embeddings.weight
         hidden_BLD = self.generator(inputs.input_ids_BL, **inputs.context)
         (cloze_losses_N,) = self.generator_head.reduce(
-            pick(hidden_BLD, text_N), table_VE, token_losses, pick(inputs.input_ids_BL, text_N)
+            pick(hidden_BLD, text_N), table_VE, token_loss, pick(inputs.input_ids_BL, text_N)
         )
         cloze_losses = cloze_losses_N.new_zeros(inputs.input_ids_BL.numel()).index_copy(
             0, text_N, cloze_losses_N
@@ -76,7 +76,7 @@ class Electric(Objective):
             at_masked_PD = pick(hidden_BLD, masked.positions_P)
             reduce = partial(self.generator_head.reduce, at_masked_PD, table_VE)
             proposal = propose(reduce, masked, self.generating)
-            (noise_losses_P,) = reduce(token_losses, proposal.sampled_P)
+            (noise_losses_P,) = reduce(token_loss, proposal.sampled_P)
             log_noise_BL = -cloze_losses.index_copy(0, masked.positions_P, noise_losses_P).view_as(
                 inputs.input_ids_BL
             )

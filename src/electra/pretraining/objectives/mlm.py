@@ -13,6 +13,7 @@ p(x) = D · [x = input] + (1 - D) · softmax(x).
 N positions that are not padding.
 """
 
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from electra.model.encoder import Encoder
-from electra.model.heads import DiscriminatorHead, GeneratorHead, token_losses
+from electra.model.heads import DiscriminatorHead, GeneratorHead, is_best, token_loss
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, TokenFacts, pick
@@ -29,7 +30,6 @@ from electra.pretraining.networks import build_networks
 from electra.pretraining.objectives.electra import (
     detection_losses,
     detection_views,
-    predict_tokens,
     proposal_sums,
     propose,
     run_generator,
@@ -84,7 +84,7 @@ class ReplaceMlm(Objective):
         losses_P, correct_P = self.recovery_head.reduce(
             pick(hidden_BLD, masked.positions_P),
             self.discriminator.embeddings.word_embeddings.weight,
-            predict_tokens,
+            partial(token_loss, look=is_best),
             masked.original_P,
         )
         return StepOutput(
@@ -128,7 +128,7 @@ class AllTokensMlm(Objective):
         (vocabulary_losses_N,) = self.recovery_head.reduce(
             pick(hidden_BLD, text_N),
             self.discriminator.embeddings.word_embeddings.weight,
-            token_losses,
+            token_loss,
             pick(inputs.input_ids_BL, text_N),
         )
         # The gate reads like a discriminator: above 0 the input looks replaced and is not copied.

@@ -99,6 +99,12 @@ class Objective(nn.Module, ABC):
     ) -> None:
         super().__init__()
         assert encoder.vocab_size == tokens.vocab_size, f"{encoder.vocab_size} and {tokens.vocab_size} tokens"
+        if encoder.is_bag != (config.objective == "negative_sampling"):
+            raise InputError(
+                f"objective is {config.objective}, model.backbone is {encoder.backbone}: negative_sampling "
+                "needs states that do not see their own token, which backbone bag has, and all other "
+                "objectives need states that do. Set both, or neither"
+            )
         self.config = config
         self.masker = masker
         self.progress = 0.0

@@ -18,6 +18,7 @@ B rows, L positions, P masked positions, R positions with a proposal, N judged p
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -25,19 +26,15 @@ from torch import Tensor
 
 from electra.errors import InputError
 from electra.model.encoder import Encoder
-from electra.model.heads import DETECTION_HEADS, GeneratorHead
+from electra.model.heads import DETECTION_HEADS, GeneratorHead, Judged, is_best, token_loss
 from electra.model.sizes import EncoderConfig
 from electra.pretraining.config import UNTRAINED, PretrainConfig
 from electra.pretraining.masking import Inputs, Masked, Masker, StepRandom, TokenFacts, pick
 from electra.pretraining.metrics import Sums, detection_sums, mean, mean_where
 from electra.pretraining.networks import host_generator
-from electra.pretraining.objectives.electra import (
-    detection_losses,
-    predict_and_draw,
-    predict_tokens,
-    suspicion,
-)
+from electra.pretraining.objectives.electra import detection_losses, suspicion
 from electra.pretraining.objectives.protocol import Counts, Objective, Owner, StepOutput, share
+from electra.pretraining.sampling import draw_tokens
 
 _GUESSES, _BATCH = "_guesses", "_batch of guesses"
 
@@ -174,7 +171,7 @@ class SinglePass(Objective):
         return self.generator_head.reduce(
             pick(hidden_BLD, positions_P),
             self.discriminator.embeddings.word_embeddings.weight,
-            predict_tokens,
+            partial(token_loss, look=is_best),
             original_P,
         )
 
@@ -186,7 +183,7 @@ class SinglePass(Objective):
         losses_P, correct_P, drawn_P = self.generator_head.reduce(
             pick(hidden_BLD, masked.positions_P),
             self.discriminator.embeddings.word_embeddings.weight,
-            predict_and_draw,
+            partial(token_loss, look=_best_and_drawn),
             masked.original_P,
             masked.uniform_P,
         )
@@ -217,3 +214,8 @@ class SinglePass(Objective):
     def suspicion(self, inputs: Inputs, ids_BL: Tensor) -> Tensor | None:
         """The logits of the detecting head."""
         return suspicion(self.discriminator, self.discriminator_head, inputs, ids_BL)
+
+
+def _best_and_drawn(judged: Judged, original_C: Tensor, uniform_C: Tensor) -> tuple[Tensor, ...]:
+    """A look: whether the most probable token is the true one, and a token drawn from each distribution."""
+    return *is_best(judged, original_C), draw_tokens(judged.probs_CV, uniform_C)

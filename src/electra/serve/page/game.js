@@ -6,7 +6,7 @@ import { anExample } from "./examples.js";
 import { drawReveal, drawScore } from "./game_result.js";
 import { newest } from "./newest.js";
 import { addRound, forgetRounds, judge, mostSuspicious } from "./scoring.js";
-import { characterPlaces, wordsOf } from "./text.js";
+import { characterPlaces, phrasesOf, wordsOf } from "./text.js";
 import { drawWords, focusWord, walkWords, wordElements } from "./words.js";
 
 const MOST_TRIES = 5; // The generator may guess every word right, and then there is nothing to hunt.
@@ -27,8 +27,9 @@ export function start() {
     }
   }
 
-  function begin({ text, words }) {
-    round = { text, words, marked: new Set(), isOpen: true };
+  function begin({ text, words, unit }) {
+    round = { text, words, unit, marked: new Set(), isOpen: true };
+    part("title").textContent = `Which ${unit}s were replaced?`;
     drawWords(box, text, words, () => ({ role: "button", "aria-pressed": "false" }));
     showStage("guessing");
     showCount();
@@ -45,8 +46,8 @@ export function start() {
 
   function showCount() {
     const count = round.marked.size;
-    const marked = `${count} ${count === 1 ? "word" : "words"} marked`;
-    part("count").textContent = count ? marked : "Mark a word first.";
+    const marked = `${count} ${round.unit}${count === 1 ? "" : "s"} marked`;
+    part("count").textContent = count ? marked : `Mark a ${round.unit} first.`;
     part("reveal").disabled = count === 0;
   }
 
@@ -93,11 +94,16 @@ async function rewritten(text, maskProb, signal) {
     [turn] = await ask("corrupt", { texts: [text], mask_prob: maskProb, seed }, signal);
     if (turn.tokens.some(({ replaced }) => replaced)) break;
   }
-  return { text: turn.corrupted, words: gameWords(turn) };
+  const unit = hasPhrases(turn) ? "phrase" : "word";
+  return { text: turn.corrupted, words: gameWords(turn), unit };
 }
 
-/** The words of the rewritten text: what each was, whether it was replaced, how suspicious it is. */
-function gameWords({ text, corrupted, tokens }) {
+/** Whether the generator rewrites whole phrases, so that a phrase is what the player marks. */
+const hasPhrases = ({ tokens }) => tokens.some(({ phrase }) => phrase != null);
+
+/** The words or phrases of the rewritten text: what each was, whether it was replaced, how suspicious it is. */
+function gameWords(turn) {
+  const { text, corrupted, tokens } = turn;
   const places = characterPlaces(text);
   const moved = tokens.map((token) => ({
     ...token,
@@ -105,7 +111,8 @@ function gameWords({ text, corrupted, tokens }) {
     start: token.corrupted_start,
     end: token.corrupted_end,
   }));
-  return wordsOf(corrupted, moved).map(({ start, end, tokens: own }) => ({
+  const grouped = hasPhrases(turn) ? phrasesOf : wordsOf;
+  return grouped(corrupted, moved).map(({ start, end, tokens: own }) => ({
     start,
     end,
     original: text.slice(places[own[0].original[0]], places[own.at(-1).original[1]]),

@@ -12,7 +12,7 @@ const VERDICTS = {
 const NAMES = { found: "✓ found", missed: "✗ missed", alarm: "! false alarm" };
 
 /** Colour the words of `box`, and fill `result` with both scores and each word that matters. */
-export function drawReveal({ text, words, marked, model }, { own, other, winner }, { box, result }) {
+export function drawReveal({ text, words, unit, marked, model }, { own, other, winner }, { box, result }) {
   const seen = words.map((word, number) => ({
     ...word,
     shown: text.slice(word.start, word.end),
@@ -23,7 +23,7 @@ export function drawReveal({ text, words, marked, model }, { own, other, winner 
   result.replaceChildren(
     element("p", { className: "verdict" }, VERDICTS[winner]),
     scores(own, other),
-    wordTable(seen.filter(({ byPlayer, byModel }) => byPlayer || byModel)),
+    wordTable(unit, seen.filter(({ byPlayer, byModel }) => byPlayer || byModel)),
   );
 }
 
@@ -52,7 +52,7 @@ function scores(own, other) {
   );
 }
 
-function wordTable(words) {
+function wordTable(unit, words) {
   const badge = (name) => (name ? element("span", { className: `badge ${name}` }, NAMES[name]) : "–");
   const rows = words.map(({ shown, original, replaced, byPlayer, byModel, suspicion }) => {
     const before = replaced ? [element("del", {}, original), " → "] : [];
@@ -64,7 +64,8 @@ function wordTable(words) {
       element("td", {}, badge(byModel), element("span", { className: "quiet" }, ` ${percent(suspicion)}`)),
     );
   });
-  const head = ["Word", "You", "Discriminator"].map((name) => element("th", { scope: "col" }, name));
+  const title = unit === "word" ? "Word" : "Phrase";
+  const head = [title, "You", "Discriminator"].map((name) => element("th", { scope: "col" }, name));
   const table = element(
     "table",
     { className: "word-table" },

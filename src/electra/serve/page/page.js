@@ -9,10 +9,15 @@ import * as embed from "./embed.js";
 import * as fill from "./fill.js";
 import * as game from "./game.js";
 import { newest } from "./newest.js";
+import * as options from "./options.js";
 import * as tag from "./tag.js";
 import { showTabs } from "./tabs.js";
 
-/** Panel -> the ability that it needs, and what starts it. */
+/**
+ * Panel -> the ability that it needs, and what starts it.
+ *
+ * Fine-tuned models choose among the choices of a question, others among options for a text.
+ */
 const PANELS = {
   detect: ["detect", detect],
   game: ["corrupt", game],
@@ -20,7 +25,8 @@ const PANELS = {
   classify: ["classify", classify],
   tag: ["tag", tag],
   answer: ["answer", answer],
-  choose: ["choose", choose],
+  choose: ["choose", choose, ({ task }) => task !== null],
+  options: ["choose", options, ({ task }) => task === null],
   embed: ["embed", embed],
 };
 
@@ -34,7 +40,9 @@ function facts({ name, labels, max_length }) {
 function begin(model) {
   document.title = `${model.name} · electra`;
   document.getElementById("model-facts").textContent = facts(model);
-  const there = Object.entries(PANELS).filter(([, [ability]]) => model.abilities.includes(ability));
+  const there = Object.entries(PANELS).filter(
+    ([, [ability, , suits = () => true]]) => model.abilities.includes(ability) && suits(model),
+  );
   for (const [, [, panel]] of there) panel.start(model);
   showTabs(there.map(([name]) => name));
 }

@@ -47,6 +47,21 @@ export function wordsOf(text, tokens) {
   return words;
 }
 
+/** The phrases that tokens are numbered by, in the same form. */
+export function phrasesOf(text, tokens) {
+  const phrases = [];
+  for (const token of located(text, tokens)) {
+    const before = phrases.at(-1);
+    if (before?.tokens[0].phrase === token.phrase) {
+      before.end = token.end;
+      before.tokens.push(token);
+    } else {
+      phrases.push({ start: token.start, end: token.end, tokens: [token] });
+    }
+  }
+  return phrases;
+}
+
 function touchInWord(text, place) {
   const before = [...text.slice(Math.max(0, place - 2), place)].at(-1);
   const after = String.fromCodePoint(text.codePointAt(place));

@@ -9,16 +9,22 @@ from electra.errors import InputError
 from electra.show import did_you_mean
 from electra.tasks.data.columns import OwnTaskConfig, read_task_file
 from electra.tasks.data.conll import TreebankColumn, load_conll, load_conllu
+from electra.tasks.data.datasets import PREFIX, load_dataset_for, load_dataset_task
 from electra.tasks.data.glue import GLUE_TASKS, find_glue, glue_task, load_glue, task_files
 from electra.tasks.data.minimal_pairs import TASK as MINIMAL_PAIRS
 from electra.tasks.data.squad import ANSWERABILITY, load_squad
 from electra.tasks.data.table import load_own, load_own_file
+from electra.tasks.data.views import ContrastiveConfig, load_contrastive
 from electra.tasks.families.answering import NULL_THRESHOLD, QuestionAnswering, SpanKind
+from electra.tasks.families.options import Options
+from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import TagKind
 from electra.tasks.model import FineTuned
 from electra.tasks.task import TRAIN, Task
 
-GLUE, AX, MNLI, OWN = "glue", "ax", "mnli", "csv"
+GLUE, AX, MNLI, OWN, CONTRASTIVE = "glue", "ax", "mnli", "csv", "contrastive"
+OPTIONS = Options.kind
+"""Also a table: `--task options` is `--task csv --own.kind options`."""
 GLUE_COLUMNS = tuple(name for name in GLUE_TASKS if name != AX)
 _TASK_FILES = (".yaml", ".yml")
 _HOLD_OUT_SEED = 0
@@ -78,13 +84,17 @@ class TaskSource:
 
     task: str = ""
     """Task: cola sst2 mrpc stsb qqp mnli qnli rte wnli ax, glue (all of those that are in the data folder),
-    squad_v1, squad_v2, conll2000, conll, conllu, csv (your own table), or a YAML file with the keys of --own.
-    Tasks separated by commas are learned together."""
+    squad_v1, squad_v2, conll2000, conll, conllu, csv (your own table), options (the same, judged by words
+    in a template), contrastive (text without labels, for vectors), hf:NAME[:CONFIG][@SPLIT] (a dataset on the
+    Hugging Face Hub, or a folder of `datasets`), or a YAML file with the keys of --own. Tasks separated by
+    commas are learned together."""
     data: str = ""
-    """Folder with the official files of the task, or your own file or folder."""
+    """Folder with the official files of the task, or your own file or folder. For contrastive: text as
+    prepare reads it, or a data set of prepare."""
     own: OwnTaskConfig = field(default_factory=OwnTaskConfig)
     squad: SquadConfig = field(default_factory=SquadConfig)
     conll: ConllConfig = field(default_factory=ConllConfig)
+    contrastive: ContrastiveConfig = field(default_factory=ContrastiveConfig)
 
 
 Loader = Callable[[str, TaskSource, Path], Task]
@@ -122,7 +132,15 @@ def _conllu(name: str, source: TaskSource, data: Path) -> Task:
 
 
 def _own(name: str, source: TaskSource, data: Path) -> Task:
-    return load_own(source.own, data, name=name, seed=_HOLD_OUT_SEED)
+    return load_own(own_keys(name, source), data, name=name, seed=_HOLD_OUT_SEED)
+
+
+def _contrastive(name: str, source: TaskSource, data: Path) -> Task:
+    # Results may lie beside the text, and are none.
+    out = getattr(source, "out", "")
+    return load_contrastive(
+        source.contrastive, source.own, source.data, name=name, seed=_HOLD_OUT_SEED, out=out
+    )
 
 
 LOADERS: dict[str, Loader] = {
@@ -132,7 +150,21 @@ LOADERS: dict[str, Loader] = {
     "conll": _conll,
     "conllu": _conllu,
     OWN: _own,
+    OPTIONS: _own,
+    CONTRASTIVE: _contrastive,
 }
+
+
+def own_keys(name: str, source: TaskSource) -> OwnTaskConfig:
+    """What the columns of a table mean, which the name of its task may say, too."""
+    if name != OPTIONS:
+        return source.own
+    if source.own.kind not in (OwnTaskConfig().kind, OPTIONS):
+        raise InputError(
+            f"--task {OPTIONS} is a table of the kind {OPTIONS}, and --own.kind is {source.own.kind}: leave "
+            "one of them out"
+        )
+    return dataclasses.replace(source.own, kind=OPTIONS)
 
 
 def task_names(source: TaskSource) -> list[str]:
@@ -141,11 +173,14 @@ def task_names(source: TaskSource) -> list[str]:
     for name in names:
         if name == MINIMAL_PAIRS:
             raise InputError(f"task {name} needs no fine-tuning: electra score --model RUN --task {name}")
-        if name not in LOADERS and not _is_file(name) and name != GLUE:
+        if _is_dataset(name) and source.data:
+            raise InputError(f"task {name} is its own data: leave out --data {source.data}")
+        if name not in LOADERS and not _is_file(name) and not _is_dataset(name) and name != GLUE:
             known = " ".join([*LOADERS, GLUE])
             hint = did_you_mean(name, [*LOADERS, GLUE])
             raise InputError(
-                f"task {name!r} is unknown{hint}: expected one of {known}, or a YAML file of your own task"
+                f"task {name!r} is unknown{hint}: expected one of {known}, hf:NAME, or a YAML file of your "
+                "own task"
             )
     if GLUE in names and len(names) > 1:
         raise InputError(f"{GLUE} runs its tasks one after the other: it cannot be learned with others")
@@ -170,7 +205,10 @@ def load_task(name: str, source: TaskSource) -> Task:
         # A task file names its data; --data is for those who keep it elsewhere.
         own, data = read_task_file(Path(name))
         return load_own(own, Path(source.data or data), name=Path(name).stem, seed=_HOLD_OUT_SEED)
-    if not source.data:
+    if _is_dataset(name):
+        return load_dataset_task(source.own, name, seed=_HOLD_OUT_SEED)
+    # Sets of similarity can be scored without a text to learn from.
+    if not source.data and name != CONTRASTIVE:
         raise InputError(f"give --data DIR, the folder with the files of {name}")
     return LOADERS[name](name, source, Path(source.data))
 
@@ -179,7 +217,7 @@ def own_columns(name: str, source: TaskSource) -> OwnTaskConfig | None:
     """What the columns mean, if the task is a user's own table."""
     if _is_file(name):
         return read_task_file(Path(name))[0]
-    return source.own if name == OWN else None
+    return own_keys(name, source) if name in (OWN, OPTIONS) or _is_dataset(name) else None
 
 
 def trainable_glue(folder: str) -> tuple[list[str], dict[str, str]]:
@@ -205,11 +243,15 @@ def trained_as(name: str) -> str:
 
 def load_for(tuned: FineTuned, name: str, source: TaskSource) -> Task:
     """A task for a model that was trained before: the model's labels count."""
-    if name == OWN or _is_file(name):
-        own, data = read_task_file(Path(name)) if _is_file(name) else (source.own, Path(source.data))
+    main_score = str(tuned.facts.get("main_score", ""))
+    if _is_dataset(name):
+        task = load_dataset_for(source.own, name, family=tuned.family, main_score=main_score)
+    elif name in (OWN, OPTIONS) or _is_file(name):
+        own, data = (
+            read_task_file(Path(name)) if _is_file(name) else (own_keys(name, source), Path(source.data))
+        )
         path = Path(source.data or data)
         if path.is_file():
-            main_score = str(tuned.facts.get("main_score", ""))
             task = load_own_file(
                 own, path, name=name, family=tuned.family, main_score=main_score, split="dev"
             )
@@ -220,6 +262,11 @@ def load_for(tuned: FineTuned, name: str, source: TaskSource) -> Task:
     if name == AX and tuned.task != MNLI:
         raise InputError(f"{AX} needs a model of {MNLI}, not of {tuned.task}")
     ours, theirs = tuned.family, task.family
+    if name == CONTRASTIVE and isinstance(ours, Similarity) and ours.loss != CONTRASTIVE:
+        raise InputError(
+            f"the model learned values of similarity ({ours.loss}) and does not rank passages: --task stsb "
+            "or csv scores it"
+        )
     if not ours.can_judge(theirs):
         raise InputError(
             f"the model was trained for {_kind(ours.name, ours.labels())}, but {name} is "
@@ -230,6 +277,10 @@ def load_for(tuned: FineTuned, name: str, source: TaskSource) -> Task:
 
 def _kind(name: str, labels: Sequence[str]) -> str:
     return f"{name.replace('_', ' ')}" + (f" with the labels {', '.join(labels)}" if labels else "")
+
+
+def _is_dataset(name: str) -> bool:
+    return name.startswith(PREFIX)
 
 
 def _is_file(name: str) -> bool:

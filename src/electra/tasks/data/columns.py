@@ -10,7 +10,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,6 +20,7 @@ from electra.model.heads import Pooling
 from electra.show import did_you_mean
 from electra.tasks.families.family import Example
 from electra.text.tables import Dialect, Quoting, Row
+from electra.text.templates import DEFAULT_TEMPLATE, Template
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +30,14 @@ class OwnTaskConfig:
     kind: str = "classification"
     """What is learned: classification (one class of a text or pair), multi_label (any number of classes),
     regression (a number), similarity (vectors that tell how similar texts are), tagging (a tag for each
-    word), answering (the place of an answer in a text) or multiple_choice (the right one of several)."""
+    word), answering (the place of an answer in a text), multiple_choice (the right one of several) or options
+    (one class of a text, by which of their words looks least replaced in a sentence behind it)."""
     text: str = "text"
     """Column of the text, or of the first text of a pair."""
     text_pair: str | None = None
     """Column of the second text of a pair."""
+    negative: str | None = None
+    """Similarity, contrastive: column of a text that does not belong to the pair; it may be empty."""
     label: str = "label"
     """Column of the class, classes, value or similarity. For multiple choice: the number of the right choice
     from 0, its letter from A, its column or its text."""
@@ -56,6 +60,10 @@ class OwnTaskConfig:
     """Multiple choice: column of the question, or of the beginning to be continued."""
     choices: str = "choices"
     """Multiple choice: column with a list of choices, or one column per choice, separated by commas."""
+    template: str = DEFAULT_TEMPLATE
+    """Options: the sentence, with {} for the word; it follows the text, unless it has {text} as well."""
+    words: list[str] = field(default_factory=list)
+    """Options: a word for each label, such as negative=terrible positive=great. Default: the labels."""
     pooling: Pooling = "mean"
     """Similarity: how a text becomes a vector."""
     similarity_loss: Literal["sts", "cosent", "contrastive"] = "sts"
@@ -64,12 +72,13 @@ class OwnTaskConfig:
     max_score: float | None = None
     """Similarity: the label of two texts with the same meaning. Default: the highest label in the data."""
     train: str | None = None
-    """File in the data folder to train on. Default: the one with "train" in its name."""
+    """File in the data folder, or split of a dataset, to train on. Default: the one with "train" in its
+    name."""
     dev: str | None = None
-    """File to score on. Default: the one with "dev", "valid", "validation" or "eval" in its name, or else a
-    part of the training examples."""
+    """File or split to score on. Default: the one with "dev", "valid", "validation" or "eval" in its name, or
+    else a part of the training examples."""
     test: str | None = None
-    """File to predict, and to score if it has labels. Default: the one with "test" in its name."""
+    """File or split to predict, and to score if it has labels. Default: the one with "test" in its name."""
     dev_share: float = 0.1
     """Fraction of the training examples to hold out if there is no file for dev."""
     encoding: str | None = None
@@ -89,6 +98,7 @@ class OwnTaskConfig:
             raise InputError(f"dev_share is {self.dev_share}, expected a share between 0 and 1")
         if self.max_score is not None and not 0 < self.max_score < math.inf:
             raise InputError(f"max_score is {self.max_score}, expected a number above 0")
+        _ = Template(self.template)  # checks it
         _ = self.dialect  # checks its keys
         if not self.label_separator:
             raise InputError("label_separator is empty, expected what stands between two classes")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from electra.errors import InputError
-from electra.tasks.families.answering import Answer, Answerability, AnswerExample, QuestionAnswering
+from electra.tasks.families.answering import Answerability, QuestionAnswering
+from electra.tasks.families.answers import Answer, AnswerExample
 from electra.tasks.task import TRAIN, Task
 from electra.text.sources import without_compression
 from electra.text.tables import read_lines, read_whole

@@ -8,12 +8,13 @@ what a person should know about them, choose the family, and put the task togeth
 the training file. If there is no file to score on, a part of the training examples is held out.
 """
 
+import dataclasses
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from electra import show
 from electra.errors import InputError
@@ -33,7 +34,7 @@ from electra.tasks.families.table import family_of_kind
 from electra.tasks.task import TRAIN, Task, class_of, held_out
 from electra.text.quarantine import strict_reading
 from electra.text.sources import COMPRESSIONS, without_compression
-from electra.text.tables import SUFFIXES, is_table, read_table, table_source
+from electra.text.tables import SUFFIXES, NumberedRow, is_table, read_table, table_source
 
 DEV, TEST = "dev", "test"
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -59,7 +60,8 @@ def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
     else:
         tables = sorted(file for file in folder.iterdir() if file.is_file() and is_table(file))
         for split in given:
-            if split not in found and (table := _by_name(split, tables)) is not None:
+            stems = {table: _stem(table) for table in tables}
+            if split not in found and (table := by_name(split, stems, where=str(folder))) is not None:
                 found[split] = table
     if TRAIN not in found:
         raise InputError(
@@ -70,15 +72,18 @@ def find_files(config: OwnTaskConfig, path: Path) -> dict[str, Path]:
     return {split: found[split] for split in given if split in found}
 
 
-def _by_name(split: str, tables: list[Path]) -> Path | None:
+Named = TypeVar("Named", Path, str)
+
+
+def by_name(split: str, names: Mapping[Named, str], *, where: str) -> Named | None:
     """The table whose name contains the split's; a table named only that goes first."""
-    words = {table: re.split(r"[^a-z0-9]+", _stem(table)) for table in tables}
-    found = [table for table in tables if not set(_NAMES[split]).isdisjoint(words[table])]
-    exact = [table for table in found if _stem(table) in _NAMES[split]]
+    words = {table: re.split(r"[^a-z0-9]+", name.lower()) for table, name in names.items()}
+    found = [table for table in names if not set(_NAMES[split]).isdisjoint(words[table])]
+    exact = [table for table in found if names[table].lower() in _NAMES[split]]
     chosen = exact or found
     if len(chosen) > 1:
-        names = quoted([table.name for table in chosen])
-        raise InputError(f"{tables[0].parent}: several tables for {split}: {names}; name one in {split}")
+        known = quoted([Path(table).name for table in chosen])
+        raise InputError(f"{where}: several tables for {split}: {known}; name one in {split}")
     return chosen[0] if chosen else None
 
 
@@ -105,38 +110,61 @@ SECRET = "-1"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The rows of one file, except those without text."""
+    """The rows of one file, or of one split of a dataset, except those without text."""
 
-    path: Path
+    path: Path | str
     reader: RowReader
     rows: Sequence[Cells]
     skipped: Sequence[int]
     """Lines without text."""
-    encoding: str | None
-    """None for parquet."""
+    encoding: str | None = None
+    """None for what is no text file."""
+    declared: tuple[str, ...] = ()
+    """The classes that the data itself lists, in its order; empty if it lists none."""
 
 
 def read_rows(config: OwnTaskConfig, path: Path) -> Table:
+    """The rows of a file."""
+    reading = strict_reading(table_source(path))
+    table = table_of(config, path, read_table(reading, dialect=config.dialect))
+    return dataclasses.replace(table, encoding=next(iter(reading.tally.encodings), None))
+
+
+def table_of(
+    config: OwnTaskConfig,
+    path: Path | str,
+    numbered: Iterable[NumberedRow],
+    *,
+    declared: tuple[str, ...] = (),
+) -> Table:
     """All rows that have text. A row without is an error, or is skipped and counted."""
     reader = family_of_kind(config.kind).reader(config)
-    rows, skipped = [], []
-    reading = strict_reading(table_source(path))
-    for line, row in read_table(reading, dialect=config.dialect):
+    skipped: list[int] = []
+    rows = list(rows_with_text(reader, path, numbered, skip=skipped.append))
+    return Table(path=path, reader=reader, rows=rows, skipped=skipped, declared=declared)
+
+
+def rows_with_text(
+    reader: RowReader, path: Path | str, numbered: Iterable[NumberedRow], *, skip: Callable[[int], object]
+) -> Iterator[Cells]:
+    """One row after the other; `skip` gets the lines that are left out."""
+    num_rows = num_skipped = 0
+    for line, row in numbered:
         cells = Cells(f"{path}:{line}", row)
         empty = next((column for column in reader.text_columns if cells.has_no_text(column)), None)
         if empty is None:
-            rows.append(cells)
-        elif config.empty == "skip":
-            skipped.append(line)
+            num_rows += 1
+            yield cells
+        elif reader.config.empty == "skip":
+            num_skipped += 1
+            skip(line)
         else:
             raise InputError(
                 f"{cells.where}: {empty!r} is empty; correct or remove the line, or set empty to skip to "
                 "leave out all such lines"
             )
-    if not rows:
-        raise InputError(f"{path}: no examples in it{' but empty ones' if skipped else ''}")
-    encoding = next(iter(reading.tally.encodings), None)
-    return Table(path=path, reader=reader, rows=rows, skipped=skipped, encoding=encoding)
+    if not num_rows:
+        raise InputError(f"{path}: no examples in it{' but empty ones' if num_skipped else ''}")
 
 
 def has_labels(table: Table, *, known: Classes | None = None) -> bool:
@@ -176,12 +204,26 @@ def examples_of(table: Table, *, classes: Classes | None) -> list[Any]:
     examples: list[Any] = []
     places: dict[str, str] = {}
     for cells in table.rows:
-        id = cells.where.rpartition(":")[2] if column is None else cells.name(column)
+        id = id_of(cells, column)
         if id in places:
             raise InputError(f"{cells.where}: {column!r} is {id!r}, as in {places[id]}: ids must be unique")
         places[id] = cells.where
         examples.append(table.reader.example(cells, id, classes=classes))
     return examples
+
+
+def id_of(cells: Cells, column: str | None) -> str:
+    """What a column says, or the number of the line."""
+    return cells.where.rpartition(":")[2] if column is None else cells.name(column)
+
+
+def unlabelled_examples(config: OwnTaskConfig, path: Path, *, family: Family[Any]) -> Iterator[Any]:
+    """The examples of a file one after the other, without their labels: for any size of file."""
+    check_family(config, family)
+    reader = family_of_kind(config.kind).reader(config)
+    numbered = read_table(strict_reading(table_source(path)), dialect=config.dialect)
+    for cells in rows_with_text(reader, path, numbered, skip=lambda _line: None):
+        yield reader.example(cells, id_of(cells, config.id), classes=None)
 
 
 IMBALANCE = 10
@@ -257,7 +299,8 @@ def count_labels(table: Table) -> Counter[str]:
     if not has_labels(table):
         return Counter()
     counts = Counter(name for cells in table.rows for name in table.reader.names(cells))
-    ordered = Counter({label: counts[label] for label in in_order(counts)})
+    labels = table.declared if counts and counts.keys() <= set(table.declared) else in_order(counts)
+    ordered = Counter({label: counts[label] for label in labels})
     _check_labels(table, ordered)
     return ordered
 
@@ -293,7 +336,16 @@ def load_own(config: OwnTaskConfig, path: Path, *, name: str, seed: int) -> Task
 
     `seed` selects the part that is held out, which must be the same for all seeds of the training.
     """
+    if config.words and config.kind != "options":
+        raise InputError(
+            f"words is {config.words}, but kind is {config.kind}: words are for the kind options"
+        )
     tables = {split: read_rows(config, file) for split, file in find_files(config, path).items()}
+    return build_task(config, tables, name=name, seed=seed)
+
+
+def build_task(config: OwnTaskConfig, tables: Mapping[str, Table], *, name: str, seed: int) -> Task:
+    """The task in the tables of train and, if they are there, dev and test."""
     train = tables[TRAIN]
     require_labels(train)
     counts = count_labels(train)
@@ -326,20 +378,32 @@ def load_own_file(
     config: OwnTaskConfig, path: Path, *, name: str, family: Family[Any], main_score: str, split: str = TEST
 ) -> Task:
     """One file for a model that was trained before: the model's labels count, and the file may have none."""
+    tables = {split: read_rows(config, path)}
+    return judged_task(config, tables, name=name, family=family, main_score=main_score)
+
+
+def judged_task(
+    config: OwnTaskConfig, tables: Mapping[str, Table], *, name: str, family: Family[Any], main_score: str
+) -> Task:
+    """Tables for a model that was trained before."""
     check_family(config, family)
-    table = read_rows(config, path)
     classes = {label: number for number, label in enumerate(family.labels())}
-    is_labelled = has_labels(table, known=classes)
-    examples = examples_of(table, classes=classes if is_labelled else None)
+    splits: Splits = {}
+    unlabelled = set()
+    for split, table in tables.items():
+        is_labelled = has_labels(table, known=classes)
+        splits[split] = family.adapted(examples_of(table, classes=classes if is_labelled else None))
+        if table.reader.needs_labels and not is_labelled:
+            unlabelled.add(split)
     return Task(
         name=name,
         family=family,
-        splits={split: family.adapted(examples)},
-        unlabelled=frozenset({split} if table.reader.needs_labels and not is_labelled else ()),
+        splits=splits,
+        unlabelled=frozenset(unlabelled),
         main_score=main_score,
         epochs=family.epochs,
         max_length=family.max_length,
-        notes=tuple(table_notes(table)),
+        notes=tuple(note for table in tables.values() for note in table_notes(table)),
     )
 
 

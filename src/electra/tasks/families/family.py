@@ -9,10 +9,11 @@ one line in `table.py`. What the rest of the package asks of a family, in this o
     prediction  outputs, predictions, averaged        one output for each row, one prediction for each example
     results     scores, mistakes, confusion
     files       table_row, submission_value, write_official
-    API         ability, answer                       a method of `electra.load`, a path of the server
+    API         ability, answer, num_readings         a method of `electra.load`, a path of the server
     export      to_transformers, from_transformers, write_beside, onnx_outputs, card
     import      recognised                            a model that transformers fine-tuned -> the family
-    going on    continued, kept_head                  training from a model that was fine-tuned before
+    going on    begun, first_head                     training from the head of pre-training
+                continued, kept_head                  training from a model that was fine-tuned before
 
 Only training, prediction and scores have to be written; the rest has defaults that leave the feature out and
 say so. B rows, L positions, U units, D numbers in a hidden state.
@@ -422,6 +423,11 @@ class Family(ABC, Generic[ExampleT]):
 
     # API.
 
+    @property
+    def num_readings(self) -> int:
+        """How often a text is read for an answer, but for its windows."""
+        return 1
+
     def answer(self, fields: Mapping[str, Any], predictor: Predictor) -> list[Any]:
         """The answers to a request of `ability`, one for each item of its lists; long texts are not cut."""
         raise NotImplementedError
@@ -447,6 +453,19 @@ class Family(ABC, Generic[ExampleT]):
         Its weights are then those that `from_transformers` reads. A head that is of this family and cannot be
         read is an error that names `LEAVE_HEAD`.
         """
+        return None
+
+    # What a head begins with.
+
+    def begun(self, head: nn.Module | None, *, where: str) -> Self:
+        """The same family for an encoder with this head of pre-training, None if it has none.
+
+        An InputError, which names the model by `where`, if it cannot do without.
+        """
+        return self
+
+    def first_head(self, head: nn.Module) -> Mapping[str, Tensor] | None:
+        """The weights to begin with, out of the head of pre-training; None: random ones."""
         return None
 
     # Training of a model that was fine-tuned before.

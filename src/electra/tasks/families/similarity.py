@@ -1,12 +1,14 @@
 """Pairs of texts -> a vector for each text; the cosine of two says how near they are in meaning.
 
 Both texts of a pair are encoded by themselves, so that the vectors of a million texts are made once and then
-compared. As it comes out of pre-training an encoder is weak at this: it must be trained on pairs.
+compared. As it comes out of pre-training an encoder is weak at this: it must be trained on pairs. A pair may
+have a third text that is known not to belong to it, a hard negative.
 
 In transformers layout the folder of a model is one of sentence-transformers, too. The files are those of the
 models published since its version 2; later versions write other names, and read these without a word.
 
-B rows, two for each of U pairs; L positions, D numbers in a hidden state.
+B rows, two or three for each of U pairs; N negatives, C = U + N texts to choose from; L positions, D numbers
+in a hidden state.
 """
 
 import dataclasses
@@ -14,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -28,7 +30,7 @@ from electra.model.heads import Pooling, pool
 from electra.model.sizes import EncoderConfig
 from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig
 from electra.tasks.families import scores
-from electra.tasks.families.classification import ValueReader, texts_of
+from electra.tasks.families.classification import Regression, ValueReader, texts_of
 from electra.tasks.families.family import (
     Ability,
     Card,
@@ -70,6 +72,21 @@ class PoolingHead(nn.Module):
         return functional.normalize(pooled_BD, dim=-1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContrastedExample(TextExample):
+    """A pair, and what does not belong to it although one might think so."""
+
+    negative: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValuedExample(TextExample):
+    """A pair to score vectors with, whose value may be on any scale; nothing is learned from it.
+
+    Many of a set may mean the same, so that the texts of a pair need not find each other.
+    """
+
+
 class SimilarityReader(ValueReader):
     """Two texts, and how near they are in meaning: not below 0."""
 
@@ -85,6 +102,20 @@ class SimilarityReader(ValueReader):
             expected = "0 or more" if highest is None else f"0 to {highest:g} (max_score)"
             raise InputError(f"{cells.where}: {self.label_column!r} is {value:g}, expected {expected}")
         return value
+
+    def example(self, cells: Cells, id: str, *, classes: Classes | None) -> TextExample:
+        """The pair; with its negative, if there is a column of them and it is not empty in this row."""
+        pair, column = super().example(cells, id, classes=classes), self.config.negative
+        if column is None:
+            return pair
+        if self.config.similarity_loss != "contrastive":
+            raise InputError(
+                f"{cells.where}: negative names the column {column!r}, from which only similarity_loss "
+                "contrastive learns"
+            )
+        cells.value(column)
+        values = {field.name: getattr(pair, field.name) for field in dataclasses.fields(pair)}
+        return ContrastedExample(**values, negative=None if cells.is_missing(column) else cells.text(column))
 
     def content(self, example: TextExample) -> str:
         """The pair, whichever text is first."""
@@ -166,6 +197,10 @@ class Similarity(Family[TextExample]):
         main_score = "mrr" if family.loss == "contrastive" else "spearman"
         return Learned(family, main_score, splits, value_notes(values))
 
+    def can_judge(self, other: Family[Any]) -> bool:
+        """Also pairs whose similarity is to be predicted as a number, as in STS-B."""
+        return isinstance(other, Regression) or super().can_judge(other)
+
     def input_columns(self, examples: Sequence[TextExample]) -> dict[str, Any]:
         """Always a second text."""
         return {"text_pair": "text_pair"}
@@ -173,20 +208,31 @@ class Similarity(Family[TextExample]):
     def rows(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int
     ) -> list[TaskRow]:
-        """Two for each example, which are a unit."""
-        texts = [text for example in examples for text in pair_of(example)]
+        """Two for each example, or three with a negative, which are a unit."""
+        contrasted = [contrasted_texts(example) for example in examples]
+        places = [place for place, texts in enumerate(contrasted) for _ in texts]
+        encoded = tokenizer.encode([text for texts in contrasted for text in texts]).split()
         rows = []
-        for number, text_ids in enumerate(tokenizer.encode(texts).split()):
-            place = number // 2
+        for place, text_ids in zip(places, encoded, strict=True):
             ids, types = sequence(text_ids, text_ids[:0], tokenizer, max_length=max_length)
             targets = self.targets(examples[place])
             rows.append(
-                TaskRow(input_ids=ids, token_type_ids=types, example=place, unit=place, targets=targets)
+                TaskRow(
+                    input_ids=ids,
+                    token_type_ids=types,
+                    example=place,
+                    unit=place,
+                    targets=targets,
+                    # Some of its tokens may be hidden in training, which makes no other text of it.
+                    origin=ids.tobytes(),
+                )
             )
         return rows
 
     def targets(self, example: TextExample) -> dict[str, float]:
         """The label as a share of the highest; without one, pairs to be contrasted belong together."""
+        if isinstance(example, ValuedExample):
+            return {}
         if example.label is None:
             return {"similarity": 1.0} if self.loss == "contrastive" else {}
         if isinstance(example.label, tuple) or not 0 <= example.label <= self.max_score:
@@ -202,11 +248,11 @@ class Similarity(Family[TextExample]):
 
     def losses(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> Tensor:
         """The loss of each pair (U)."""
-        assert all(a.unit == b.unit for a, b in zip(batch.rows[::2], batch.rows[1::2], strict=True))
         vectors_BD: Tensor = head(hidden_BLD, batch.attention_mask_BL)
-        first_UD, second_UD = vectors_BD[::2], vectors_BD[1::2]
+        first, second, negative = parts_of(batch.rows)
+        first_UD, second_UD = vectors_BD[first], vectors_BD[second]
         cosine_U = (first_UD * second_UD).sum(dim=-1)
-        target_U = batch.target("similarity", dtype=torch.float32)[::2]
+        target_U = batch.target("similarity", dtype=torch.float32)[first]
         match self.loss:
             case "sts":
                 return (cosine_U - target_U).square()
@@ -214,8 +260,9 @@ class Similarity(Family[TextExample]):
                 return cosent_loss(cosine_U, target_U, temperature=self.temperature).expand(len(cosine_U))
             case "contrastive":
                 # A pair of low label teaches little, and its texts are negatives for the other pairs.
+                choices_CD = torch.cat([second_UD, vectors_BD[negative]])
                 return target_U * contrastive_losses(
-                    first_UD, second_UD, known_UU=known_pairs(batch), temperature=self.temperature
+                    first_UD, choices_CD, known_UC=known_pairs(batch), temperature=self.temperature
                 )
 
     def outputs(self, head: nn.Module, hidden_BLD: Tensor, batch: TaskBatch) -> list[Any]:
@@ -225,27 +272,41 @@ class Similarity(Family[TextExample]):
     def predictions(
         self, examples: Sequence[TextExample], rows: Sequence[TaskRow], outputs: Sequence[Any]
     ) -> list[Prediction]:
-        """The cosine; after contrastive training the rank, too, of the second text among all second texts."""
-        assert [row.example for row in rows] == [number // 2 for number in range(2 * len(examples))]
+        """The cosine; after contrastive training the rank, too, of the second text among all of those.
+
+        Negatives are among them.
+        """
+        first, second, negative = parts_of(rows)
+        for part in (first, second):
+            assert [rows[place].example for place in part] == list(range(len(examples)))
         if not examples:
             return []
-        first_UD, second_UD = np.stack(outputs[::2]), np.stack(outputs[1::2])
+        vectors_BD = np.stack(outputs)
+        first_UD, second_UD = vectors_BD[first], vectors_BD[second]
         cosine_U = (first_UD * second_UD).sum(axis=-1)
         check_finite(examples, list(cosine_U))
         cosines = cosine_U.tolist()
         if self.loss != "contrastive":
             return [{"similarity": cosine} for cosine in cosines]
-        ranked = zip(cosines, ranks(first_UD, second_UD), strict=True)
+        ranked = zip(cosines, ranks(first_UD, vectors_BD[[*second, *negative]]), strict=True)
         return [{"similarity": cosine, "rank": rank} for cosine, rank in ranked]
 
     def scores(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, Score]:
-        """Correlations with the labels; after contrastive training the mean reciprocal rank before them."""
+        """Correlations with the labels; after contrastive training, before them, how second texts are found:
+
+        mrr is the mean reciprocal rank, accuracy the share of those that are the nearest of all.
+        """
         found: dict[str, Score] = {}
-        if self.loss == "contrastive":
-            shares = [self.targets(example)["similarity"] for example in examples]
-            found["mrr"] = mean_reciprocal_rank([prediction["rank"] for prediction in predictions], shares)
-        cosines = [prediction["similarity"] for prediction in predictions]
         gold = [example.label for example in examples if isinstance(example.label, int | float)]
+        is_valued = bool(examples) and all(isinstance(example, ValuedExample) for example in examples)
+        if self.loss == "contrastive" and not is_valued:
+            shares = [self.targets(example)["similarity"] for example in examples]
+            rank_U = np.array([prediction["rank"] for prediction in predictions])
+            found["mrr"] = mean_by_share(1 / rank_U, shares)
+            found["accuracy"] = mean_by_share(rank_U == 1, shares)
+            if not gold:
+                return found
+        cosines = [prediction["similarity"] for prediction in predictions]
         if len(gold) == len(examples):
             return found | {
                 "spearman": scores.spearman(gold, cosines),
@@ -315,28 +376,57 @@ def pair_of(example: TextExample) -> tuple[str, str]:
     return example.text, example.text_pair
 
 
+def contrasted_texts(example: TextExample) -> list[str]:
+    """The pair and, if it has one, its negative."""
+    negative = getattr(example, "negative", None)
+    return [*pair_of(example), *([] if negative is None else [negative])]
+
+
+class Parts(NamedTuple):
+    """Places, among some rows, of the first texts, of the second ones and of the negatives."""
+
+    first: list[int]
+    second: list[int]
+    negative: list[int]
+
+
+def parts_of(rows: Sequence[TaskRow]) -> Parts:
+    """What each row is, by its place in its unit."""
+    parts, number = Parts([], [], []), 0
+    for place, row in enumerate(rows):
+        number = number + 1 if place and rows[place - 1].unit == row.unit else 0
+        parts[number].append(place)
+    assert len(parts.first) == len(parts.second), "a text without the other one of its pair"
+    return parts
+
+
 def known_pairs(batch: TaskBatch) -> Tensor:
-    """Where a first and a second text (U, U) are no negatives: they are equal, or one is in both pairs."""
+    """Where a first text and a choice (U, C) are no negatives: they are equal, or one is in both pairs."""
     numbers: dict[bytes, int] = {}
-    texts = [numbers.setdefault(row.input_ids.tobytes(), len(numbers)) for row in batch.rows]
-    first_U, second_U = torch.tensor(texts, device=batch.input_ids_BL.device).view(-1, 2).unbind(dim=1)
-    pairs = ((first_U, first_U), (second_U, second_U), (first_U, second_U))
-    equal_3UU = torch.stack([left[:, None] == right[None, :] for left, right in pairs])
-    return equal_3UU.any(dim=0)
+    texts = [numbers.setdefault(row.origin, len(numbers)) for row in batch.rows]
+    text_B = torch.tensor(texts, device=batch.input_ids_BL.device)
+    first, second, negative = parts_of(batch.rows)
+    first_U, second_U, choices_C = text_B[first], text_B[second], text_B[[*second, *negative]]
+    known_UC = (first_U[:, None] == choices_C) | (second_U[:, None] == choices_C)
+    known_UC[:, : len(first)] |= first_U[:, None] == first_U
+    return known_UC
 
 
 def contrastive_losses(
-    first_UD: Tensor, second_UD: Tensor, *, known_UU: Tensor, temperature: float
+    first_UD: Tensor, choices_CD: Tensor, *, known_UC: Tensor, temperature: float
 ) -> Tensor:
-    """Cross-entropy of finding each pair (U) by its first text among all second ones, and the reverse."""
+    """Cross-entropy of finding the second text of each pair (U) among all choices, and the reverse.
+
+    The first choices are the second texts. The reverse finds the first text among all first ones.
+    """
     # Autocast would round the cosines to three digits.
     with torch.autocast(first_UD.device.type, enabled=False):
-        logits_UU = first_UD @ second_UD.T / temperature
-    own_UU = torch.eye(len(logits_UU), dtype=torch.bool, device=logits_UU.device)
-    logits_UU = logits_UU.masked_fill(known_UU & ~own_UU, -math.inf)
-    target_U = torch.arange(len(logits_UU), device=logits_UU.device)
-    forth_U = functional.cross_entropy(logits_UU, target_U, reduction="none")
-    back_U = functional.cross_entropy(logits_UU.T, target_U, reduction="none")
+        logits_UC = first_UD @ choices_CD.T / temperature
+    own_UC = torch.eye(*logits_UC.shape, dtype=torch.bool, device=logits_UC.device)
+    logits_UC = logits_UC.masked_fill(known_UC & ~own_UC, -math.inf)
+    target_U = torch.arange(len(logits_UC), device=logits_UC.device)
+    forth_U = functional.cross_entropy(logits_UC, target_U, reduction="none")
+    back_U = functional.cross_entropy(logits_UC[:, : len(first_UD)].T, target_U, reduction="none")
     return (forth_U + back_U) / 2
 
 
@@ -347,21 +437,21 @@ def cosent_loss(cosine_U: Tensor, target_U: Tensor, *, temperature: float) -> Te
     return torch.logsumexp(torch.cat([difference_UU.new_zeros(1), difference_UU[less_UU]]), dim=0)
 
 
-def ranks(first_UD: NDArray[np.float32], second_UD: NDArray[np.float32]) -> list[int]:
-    """1 + the number of second texts that are nearer to a first text than its own is."""
+def ranks(first_UD: NDArray[np.float32], choices_CD: NDArray[np.float32]) -> list[int]:
+    """1 + the number of choices that are nearer to a first text than its own, the one of its number, is."""
     found: list[int] = []
     for start in range(0, len(first_UD), RANKED_AT_A_TIME):
-        cosine_CU = first_UD[start : start + RANKED_AT_A_TIME] @ second_UD.T
-        own_C = np.diagonal(cosine_CU, offset=start)
-        found.extend((1 + (cosine_CU > own_C[:, None] + ROUNDING).sum(axis=1)).tolist())
+        cosine_SC = first_UD[start : start + RANKED_AT_A_TIME] @ choices_CD.T
+        own_S = np.diagonal(cosine_SC, offset=start)
+        found.extend((1 + (cosine_SC > own_S[:, None] + ROUNDING).sum(axis=1)).tolist())
     return found
 
 
-def mean_reciprocal_rank(ranks: Sequence[int], shares: Sequence[float]) -> Score:
+def mean_by_share(value_U: NDArray[Any], shares: Sequence[float]) -> Score:
     """Pairs count as far as they belong together: that a bad pair is not found is no fault."""
     if not any(shares):
         return scores.undefined("no pair belongs together")
-    return Score(float(np.average(1 / np.array(ranks), weights=shares)))
+    return Score(float(np.average(value_U, weights=shares)))
 
 
 MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}

@@ -9,6 +9,7 @@ from electra.tasks.families.answering import QuestionAnswering
 from electra.tasks.families.choice import MultipleChoice
 from electra.tasks.families.classification import Classification, MultiLabel, Regression
 from electra.tasks.families.family import Ability, Family, ForeignModel, Recognised
+from electra.tasks.families.options import Options
 from electra.tasks.families.similarity import Similarity
 from electra.tasks.families.tagging import Tagging
 
@@ -22,6 +23,7 @@ FAMILIES: dict[str, type[Family[Any]]] = {
         Tagging,
         QuestionAnswering,
         MultipleChoice,
+        Options,
     )
 }
 

@@ -6,30 +6,20 @@ are IOB2; the scores are conlleval's; all tokens are of segment 0, as transforme
 a sentence that is too long becomes several rows that overlap, where the original drops the words at its end
 from training and from the score.
 
-Tags mark chunks in one of three schemes, each of which is read:
+Tags mark chunks in one of three schemes (`chunks.py`), each of which is read. A model that was fine-tuned
+with transformers keeps the tags it knows (`marking`), in whatever scheme they are.
 
-scheme   B-X                            I-X                            E-X, S-X
-iob1     starts a chunk right after     is in a chunk, its first       never
-         another one of type X          word too
-iob2     starts a chunk                 goes on in it                  never
-bioes    starts a chunk of two words    stands between its ends        ends such a chunk; is one of a
-         or more                                                       single word
-
-A chunk is right if its first word, its last word and its type are. Tags of a model that keeps to no scheme
-are read as conlleval does. A model that was fine-tuned with transformers keeps the tags it knows (`marking`),
-in whatever scheme they are.
+Where each word gets its most probable tag, the tags of many sentences break their scheme: a chunk begins and
+never ends. Unless asked otherwise, we choose the most probable tags that keep to it (`decoding`).
 
 B rows, L positions, P words of a row, T tags, D numbers in a hidden state.
 """
 
 import dataclasses
 import itertools
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypedDict, get_args
 
 import numpy as np
@@ -43,6 +33,22 @@ from electra.model.heads import TaggingHead, gather_positions
 from electra.model.sizes import EncoderConfig
 from electra.schema import short
 from electra.tasks.data.columns import Cells, Classes, OwnTaskConfig, RowReader
+from electra.tasks.families.chunks import (
+    OUTSIDE,
+    SCHEME_NAMES,
+    Scheme,
+    best_tags,
+    chunk_scores,
+    chunks,
+    convert,
+    count_chunks,
+    detect_scheme,
+    marking_of,
+    marks_chunks,
+    split_tag,
+    tag_accuracy,
+    violations,
+)
 from electra.tasks.families.family import (
     Ability,
     Card,
@@ -66,149 +72,12 @@ from electra.text.spans import Word, as_list, check_texts, join_words, locate, w
 from electra.text.tokenizer import Tokenizer
 from electra.text.windows import Window, word_windows
 
-Scheme = Literal["iob2", "iob1", "bioes"]
-Reading = Literal["conlleval", "google"]
-
-OUTSIDE = "O"
-PREFIXES = ("B", "I", "E", "S")
-
-
-class Chunk(NamedTuple):
-    """Words that belong together."""
-
-    first: int
-    last: int
-    type: str
-
-
-@lru_cache(maxsize=4096)
-def split_tag(tag: str) -> tuple[str, str]:
-    """Prefix and type: "B-NP" -> "B", "NP". A type may hold hyphens itself."""
-    prefix, _, chunk_type = tag.partition("-")
-    return prefix, chunk_type
-
-
-def marks_chunks(tag: str) -> bool:
-    """Whether a tag is of any of the schemes."""
-    prefix, chunk_type = split_tag(tag)
-    return tag == OUTSIDE or (prefix in PREFIXES and chunk_type != "")
-
-
-def chunks(tags: Sequence[str], *, reading: Reading = "conlleval") -> list[Chunk]:
-    """The chunks of a sentence; every tag of a scheme is understood, also where it breaks the scheme.
-
-    `google` reads as the authors' code does, which lets a chunk run on into another type; the two agree
-    where the tags keep to IOB2 or BIOES.
-    """
-    is_end = _IS_END[reading]
-    found: list[Chunk] = []
-    first = 0
-    for index, (tag, next_tag) in enumerate(pairwise([*tags, OUTSIDE])):
-        if tag == OUTSIDE:
-            first = index + 1
-        elif next_tag == OUTSIDE or is_end(tag, next_tag):
-            found.append(Chunk(first, index, split_tag(tag)[1]))
-            first = index + 1
-    return found
-
-
-@lru_cache(maxsize=4096)
-def _is_end(tag: str, next_tag: str) -> bool:
-    """Whether a chunk ends between two tags: conlleval's rules, with S and with E before B beside them."""
-    (prefix, chunk_type), (next_prefix, next_type) = split_tag(tag), split_tag(next_tag)
-    return prefix in ("E", "S") or next_prefix in ("B", "S") or chunk_type != next_type
-
-
-def _is_end_to_google(_tag: str, next_tag: str) -> bool:
-    return split_tag(next_tag)[0] in ("B", "S")
-
-
-_IS_END: dict[Reading, Callable[[str, str], bool]] = {"conlleval": _is_end, "google": _is_end_to_google}
-
-
-def write_tags(marked: Iterable[Chunk], *, length: int, scheme: Scheme) -> list[str]:
-    """The tags of a sentence of `length` words with these chunks, which are in order and do not overlap."""
-    tags = [OUTSIDE] * length
-    last, last_type = -2, ""
-    for chunk in marked:
-        tags[chunk.first : chunk.last + 1] = [f"I-{chunk.type}"] * (chunk.last - chunk.first + 1)
-        touches_its_like = (last, last_type) == (chunk.first - 1, chunk.type)
-        if scheme != "iob1" or touches_its_like:
-            tags[chunk.first] = f"B-{chunk.type}"
-        if scheme == "bioes":
-            tags[chunk.last] = f"{'S' if chunk.first == chunk.last else 'E'}-{chunk.type}"
-        last, last_type = chunk.last, chunk.type
-    return tags
-
-
-def convert(tags: Sequence[str], *, scheme: Scheme) -> list[str]:
-    """The same chunks in another scheme."""
-    return write_tags(chunks(tags), length=len(tags), scheme=scheme)
-
-
-def violations(tags: Sequence[str], *, scheme: Scheme) -> list[int]:
-    """The words whose tag is not the one that the scheme gives to the chunks that are marked."""
-    proper = convert(tags, scheme=scheme)
-    return [index for index, (tag, expected) in enumerate(zip(tags, proper, strict=True)) if tag != expected]
-
-
-def detect_scheme(sentences: Sequence[Sequence[str]]) -> Scheme:
-    """The scheme with the fewest violations; IOB2 if nothing tells them apart."""
-    counts: dict[Scheme, int] = {}
-    for scheme in get_args(Scheme):
-        counts[scheme] = sum(len(violations(tags, scheme=scheme)) for tags in sentences)
-        if counts[scheme] == 0:
-            break
-    return min(counts, key=counts.__getitem__)
-
-
-class ChunkCounts(NamedTuple):
-    """How many chunks there are, over all sentences."""
-
-    true: int
-    predicted: int
-    right: int
-    """Both true and predicted."""
-
-
-def count_chunks(true: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> ChunkCounts:
-    """Compare the tags of sentences; no chunk reaches into the next sentence."""
-    num_true = num_predicted = num_right = 0
-    for true_tags, predicted_tags in zip(true, predicted, strict=True):
-        assert len(true_tags) == len(predicted_tags)
-        true_chunks, predicted_chunks = set(chunks(true_tags)), set(chunks(predicted_tags))
-        num_true += len(true_chunks)
-        num_predicted += len(predicted_chunks)
-        num_right += len(true_chunks & predicted_chunks)
-    return ChunkCounts(num_true, num_predicted, num_right)
-
-
-def chunk_scores(counts: ChunkCounts) -> dict[str, Score]:
-    """F1, precision, recall; undefined where there is nothing to divide by, for which conlleval prints 0."""
-    nothing = "there is no chunk, neither true nor predicted"
-    return {
-        "f1": _ratio(2 * counts.right, counts.true + counts.predicted, nothing),
-        "precision": _ratio(counts.right, counts.predicted, "no chunk is predicted"),
-        "recall": _ratio(counts.right, counts.true, "there is no true chunk"),
-    }
-
-
-def tag_accuracy(true: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> Score:
-    """The share of words with the right tag."""
-    right = [
-        true_tag == predicted_tag
-        for true_tags, predicted_tags in zip(true, predicted, strict=True)
-        for true_tag, predicted_tag in zip(true_tags, predicted_tags, strict=True)
-    ]
-    return _ratio(sum(right), len(right), "there is no word")
-
-
-def _ratio(part: int, whole: int, undefined: str) -> Score:
-    return Score(part / whole) if whole else Score(math.nan, undefined)
-
-
 TagKind = Literal["entities", "tokens"]
 """Whether tags mark chunks of words, scored as a whole, or each stands for itself."""
+Decoding = Literal["words", "scheme"]
+"""The most probable tag of each word, or the most probable ones of a sentence that keep to their scheme."""
+_SMALLEST = 1e-30
+"""In place of a probability of 0, whose logarithm is infinite."""
 
 TAGGER = "ElectraForTokenClassification"
 STAND_INS = {"S": ("B", "I"), "E": ("I",), "B": ("I",), "I": ("B",)}
@@ -335,10 +204,14 @@ class Tagging(Family[TaggingExample]):
     scheme: TagKind
     marking: Scheme = "bioes"
     """The scheme of tags that mark chunks, as the head knows them."""
+    decoding: Decoding = "words"
+    """What `learn` chooses for chunks is `scheme`; folders that say nothing are of models that were scored
+    word by word."""
 
     def __post_init__(self) -> None:
         assert self.scheme in get_args(TagKind), self.scheme
         assert self.marking in get_args(Scheme), self.marking
+        assert self.decoding in get_args(Decoding), self.decoding
         if not len(set(self.tags)) == len(self.tags) > 0:
             raise InputError(f"the tags are {short(self.tags)}: expected one or more, each of them once")
         if self.scheme == "entities" and not all(map(marks_chunks, self.tags)):
@@ -355,7 +228,8 @@ class Tagging(Family[TaggingExample]):
     def learn(cls, examples: Sequence[TaggingExample], *, scheme: TagKind) -> Self:
         """The family with all tags of labelled examples, sorted as in the original."""
         seen = [internal_tags(example.tags or (), scheme) for example in examples]
-        return cls(tuple(sorted({tag for tags in seen for tag in tags})), scheme)
+        decoding: Decoding = "scheme" if scheme == "entities" else "words"
+        return cls(tuple(sorted({tag for tags in seen for tag in tags})), scheme, decoding=decoding)
 
     def labels(self) -> tuple[str, ...]:
         """The tags of the head."""
@@ -464,13 +338,12 @@ class Tagging(Family[TaggingExample]):
         rows: Sequence[TaskRow],
         outputs: Sequence[NDArray[np.float32]],
     ) -> list[Prediction]:
-        """The most probable tag of each word, in IOB2 if tags mark chunks, and how probable it is."""
-        best: list[list[tuple[str, float]]] = [[("", 0.0)] * len(example.words) for example in examples]
+        """The tag of each word, in IOB2 if tags mark chunks, and how probable it is."""
+        by_sentence = [np.zeros((len(example.words), len(self.tags)), np.float32) for example in examples]
         for row, probabilities_PT in zip(rows, outputs, strict=True):
-            choices = zip(probabilities_PT.argmax(axis=1), probabilities_PT.max(axis=1), strict=True)
-            for word, (tag, confidence) in enumerate(choices, row.origin.first):
-                best[row.example][word] = self.tags[tag], round(float(confidence), 4)
-        return [self._prediction(words) for words in best]
+            judged = slice(row.origin.first, row.origin.first + len(probabilities_PT))
+            by_sentence[row.example][judged] = probabilities_PT
+        return [self._prediction(probabilities_PT) for probabilities_PT in by_sentence]
 
     def scores(
         self, examples: Sequence[TaggingExample], predictions: Sequence[Prediction]
@@ -582,27 +455,26 @@ class Tagging(Family[TaggingExample]):
         logits_BPT: Tensor = head(gather_positions(hidden_BLD, position_BP))
         return logits_BPT
 
-    def _prediction(self, words: Sequence[tuple[str, float]]) -> Prediction:
-        tags = [tag for tag, _ in words]
+    def choose(self, score_PT: NDArray[np.float64]) -> list[int]:
+        """The numbers of a sentence's tags; scores are log-probabilities, or what else may be added up."""
+        if self.decoding == "words" or self.scheme == "tokens" or not len(score_PT):
+            return [int(tag) for tag in score_PT.argmax(axis=1)]
+        return best_tags(score_PT, self.tags, self.marking)
+
+    def prediction(self, numbers: Sequence[int], confidences: Sequence[float]) -> Prediction:
+        """What is said of a sentence whose words have these tags."""
+        tags = [self.tags[number] for number in numbers]
         shown = convert(tags, scheme="iob2") if self.scheme == "entities" else tags
-        return {"tags": shown, "confidences": [confidence for _, confidence in words]}
+        return {"tags": shown, "confidences": [round(float(one), 4) for one in confidences]}
+
+    def _prediction(self, probabilities_PT: NDArray[np.float32]) -> Prediction:
+        numbers = self.choose(np.log(np.maximum(probabilities_PT.astype(np.float64), _SMALLEST)))
+        return self.prediction(numbers, probabilities_PT[np.arange(len(numbers)), numbers].tolist())
 
 
 def internal_tags(tags: Sequence[str], scheme: TagKind, marking: Scheme = "bioes") -> Sequence[str]:
     """The tags of a sentence as the head knows them."""
     return convert(tags, scheme=marking) if scheme == "entities" else tags
-
-
-def marking_of(tags: Sequence[str]) -> Scheme:
-    """The scheme of the tags that a model knows: BIOES if all types have an end, IOB2 if a beginning."""
-    types: defaultdict[str, set[str]] = defaultdict(set)
-    for prefix, chunk_type in map(split_tag, tags):
-        if chunk_type:
-            types[chunk_type].add(prefix)
-    if any("E" in prefixes or "S" in prefixes for prefixes in types.values()):
-        ended = all("E" in prefixes or prefixes == {"S"} for prefixes in types.values())
-        return "bioes" if ended else "iob2"
-    return "iob2" if all("B" in prefixes for prefixes in types.values()) else "iob1"
 
 
 def stand_in(tag: str, known: Sequence[str]) -> str | None:
@@ -660,7 +532,6 @@ def cut_into_words(
     ]
 
 
-SCHEME_NAMES: dict[Scheme, str] = {"iob1": "IOB1", "iob2": "IOB2", "bioes": "BIOES"}
 _SHOWN = 12
 
 Sentences = Mapping[str, Sequence[TaggingExample]]
