@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "electra"
-BASE = {"cluster", "config", "errors", "files", "progress", "schema", "seeds", "show", "store"}
+BASE = {"cluster", "config", "errors", "files", "processes", "progress", "schema", "seeds", "show", "store"}
 MAY_IMPORT = {
     "config": {"errors", "recipes", "show", "store"},
     "cluster": {"errors", "show"},
@@ -14,6 +14,7 @@ MAY_IMPORT = {
     "files": {"errors", "schema"},
     "hub": {"errors"},
     "launch": {"errors"},
+    "processes": set(),
     "progress": {"show"},
     "protobuf": set(),
     "recipes": {"errors", "show"},

@@ -84,6 +84,29 @@ def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     fsync(path.parent)
 
 
+_UNFINISHED = re.compile(r"\..+\.(\d+)\.tmp")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what `write_file` leaves below a folder when its process is killed; the caller holds its lock."""
+    for path in folder.rglob(".*.tmp"):
+        found = _UNFINISHED.fullmatch(path.name)
+        # Commands that only add to a folder, such as a report, write without its lock.
+        if found and path.is_file() and not _is_another(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
+def _is_another(process: int) -> bool:
+    """Whether another process than this one runs by that number."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return process != os.getpid()
+
+
 def is_disk_full(error: OSError) -> bool:
     """Whether there was no room for what was to be written, on the disk or in somebody's quota."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -140,6 +140,10 @@ def main() -> int:
     seconds = time.monotonic() - began
     facts = f"seed {given.seed}, scale {given.scale}, {seconds:.0f} s, {platform.machine()}"
     report = f"{table(outcomes)}\n\n{len(outcomes)} attacks, {len(lost)} lost something ({facts}).\n"
+    # Once more below the table, since of a long output the end is what remains.
+    report += "".join(
+        f"\n{number}: {outcome.attack} of {outcome.target}: {outcome.verdict}\n" for number, outcome in lost
+    )
     if left_out:
         report += f"{left_out} attacks were left out for lack of time.\n"
     print(report)

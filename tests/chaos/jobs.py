@@ -63,8 +63,18 @@ def first_difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
         if name not in expected:
             return f"{name} should not be there"
         if expected[name] != found[name]:
-            return f"{name} differs"
+            return f"{name} differs{_shown(expected[name], found[name])}"
     return ""
+
+
+def _shown(expected: Any, found: Any) -> str:
+    """Two files that are read for their content: the first record in which they part."""
+    if isinstance(expected, list):
+        pairs = [pair for pair in zip(expected, found, strict=False) if pair[0] != pair[1]]
+        expected, found = pairs[0] if pairs else (f"{len(expected)} records", f"{len(found)} records")
+    elif isinstance(expected, str):
+        return ""
+    return f"\n    {str(expected)[:500]}\n    {str(found)[:500]}"
 
 
 def essence(folder: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from jobs import Job, Workshop, with_value
 
 KILLS_A_VICTIM = 4
 PAUSE_SECONDS = 0.2
+LINES_SHOWN = 30
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Outcome:
     count: int
     """Kills that hit, bits that flipped, faults that struck."""
     verdict: str
-    """`same`, `found`, `harmless`, or what went wrong."""
+    """`same`, `found`, `harmless`, or what went wrong: a line, and below it what was seen of it."""
 
     @property
     def is_good(self) -> bool:
@@ -152,4 +153,6 @@ def problem(job: Job, out: Path, ended: Ended) -> str:
 
 
 def last_line(said: str) -> str:
-    return ([line for line in said.splitlines() if line.strip()] or ["(it said nothing)"])[-1][:200]
+    """The last line that a command said, and below it those before: CI keeps what is printed, and nothing else."""
+    lines = [line for line in said.splitlines() if line.strip()] or ["(it said nothing)"]
+    return "\n    ".join(line[:200] for line in (lines[-1], *lines[-LINES_SHOWN:-1]))

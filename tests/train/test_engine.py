@@ -1,6 +1,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -111,6 +113,23 @@ def test_a_folder_is_held_by_one_command_at_a_time(tmp_path):
         pass
     with engine.holding(tmp_path / "run"):
         pass
+
+
+def test_what_a_killed_command_was_writing_goes_when_the_next_one_holds_the_folder(tmp_path):
+    write = (
+        "import os; from electra import files; files.write_file(PATH, lambda file: os.kill(os.getpid(), 9))"
+    )
+    (tmp_path / "seed-0").mkdir()
+    for name in ("environment.json", "seed-0/scores.json"):
+        program = write.replace("PATH", f"__import__('pathlib').Path({str(tmp_path / name)!r})")
+        subprocess.run([sys.executable, "-c", program], check=False)
+    assert len(list(tmp_path.rglob(".*.json.*.tmp"))) == 2
+    # Process 1 runs, and nobody's process writes the other one.
+    others = {".report.html.1.tmp", ".mine.tmp"}
+    for name in others:
+        (tmp_path / name).touch()
+    with Engine(train=TrainConfig()).holding(tmp_path):
+        assert {path.name for path in tmp_path.rglob("*.tmp")} == others
 
 
 def test_a_run_computes_with_its_own_number_of_threads(tmp_path):

@@ -11,14 +11,12 @@ import gc
 import hashlib
 import importlib.util
 import itertools
-import multiprocessing
 import os
 import platform
 import re
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.metadata import Distribution, distributions
 from pathlib import Path, PurePosixPath
@@ -28,6 +26,7 @@ from packaging.utils import canonicalize_name
 
 from electra.demo.documentation import MIN_CHARACTERS, prose_of, unmarked
 from electra.errors import InputError
+from electra.processes import Workers
 
 RULES_VERSION = 1  # Raised whenever a change of the rules changes the passages.
 
@@ -161,10 +160,8 @@ def _read_all(sources: Sequence[DocumentedPackage], *, workers: int) -> Iterator
     if workers == 1:
         yield from itertools.chain.from_iterable(map(_read, files))
         return
-    # Spawned, not forked: the caller may hold threads, torch's among them.
     # Syntax trees hold no cycles: looking for them takes a tenth of the time.
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=gc.disable) as pool:
+    with Workers(workers, gc.disable) as pool:
         yield from itertools.chain.from_iterable(pool.map(_read, files, chunksize=16))
 
 

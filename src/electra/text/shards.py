@@ -7,17 +7,13 @@ is not made again as long as its block is the same.
 """
 
 import hashlib
-import multiprocessing
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from multiprocessing.connection import wait as wait_for_sentinel
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -25,7 +21,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from electra import files, seeds
+from electra import files, processes, seeds
 from electra.text import tokenizer as tokenizers
 from electra.text.rows import (
     AsGoogle,
@@ -321,9 +317,7 @@ class Workers:
     """Processes that turn parts of blocks into rows. They start when this is made, while others read."""
 
     def __init__(self, count: int) -> None:
-        # A forked child of a process with threads may hang; a spawned one starts clean.
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(count, context, initializer=_start_worker)
+        self._pool = processes.Workers(count, _without_threads)
         # One block waits for each one in work: workers never idle, and memory stays bounded.
         self._most_blocks = 2 * count
         for _ in range(count):
@@ -407,20 +401,9 @@ def _groups(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> I
 # --- in a worker process ---
 
 
-def _start_worker() -> None:
-    # Ctrl-C reaches the whole process group: the parent decides what happens, a worker finishes its part.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+def _without_threads() -> None:
     # One process per core is enough; more threads would only wait for each other.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def _exit_with_parent() -> None:
-    """Without this, a worker would wait for parts forever after the parent is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait_for_sentinel([parent.sentinel])
-    os._exit(1)
 
 
 _writer = lru_cache(maxsize=1)(ShardWriter)

@@ -203,6 +203,7 @@ class Engine:
             files.locked(folder / LOCK, busy=busy, seconds=on_cluster.lock_seconds()),
             self.computing(),
         ):
+            files.remove_unfinished(folder)
             self.world.barrier()
             yield
 
