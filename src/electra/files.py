@@ -88,7 +88,7 @@ _UNFINISHED = re.compile(r"\..+\.(\d+)\.tmp")
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what `write_file` leaves below a folder when its process is killed; the caller holds its lock."""
+    """Remove what a killed `write_file` has left below a folder, whose lock the caller holds."""
     for path in folder.rglob(".*.tmp"):
         found = _UNFINISHED.fullmatch(path.name)
         # Commands that only add to a folder, such as a report, write without its lock.

@@ -21,7 +21,7 @@ class Workers(ProcessPoolExecutor):
         super().__init__(count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(begin,))
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        # It may start a process, which inherits what is held back: a terminal's Ctrl-C reaches the whole group,
+        # It may start a process, which inherits what is held back: Ctrl-C reaches the whole group,
         # and one that is still importing would answer with a traceback.
         with _held_back(signal.SIGINT):
             return super().submit(function, *arguments, **named)

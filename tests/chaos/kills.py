@@ -153,6 +153,6 @@ def problem(job: Job, out: Path, ended: Ended) -> str:
 
 
 def last_line(said: str) -> str:
-    """The last line that a command said, and below it those before: CI keeps what is printed, and nothing else."""
+    """The last line that a command said, and below it those before: CI keeps nothing but what is printed."""
     lines = [line for line in said.splitlines() if line.strip()] or ["(it said nothing)"]
     return "\n    ".join(line[:200] for line in (lines[-1], *lines[-LINES_SHOWN:-1]))
