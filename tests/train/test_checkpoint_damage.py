@@ -98,6 +98,25 @@ def test_a_leftover_is_named_ignored_and_removed_before_the_next_save(save, stor
     assert store.load_latest(problems.append).step == 3
 
 
+def test_what_a_failed_save_could_not_remove_goes_when_the_run_is_resumed(save, store, problems, monkeypatch):
+    save(store, 3)
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path: path.joinpath("gone").unlink())
+    with pytest.raises(InputError, match="step-00000004"):
+        save(store, 4)
+    monkeypatch.undo()
+    assert len(list(store.folder.iterdir())) == 3
+    store.tidy(store.load_latest(problems.append))
+    assert sorted(path.name for path in store.folder.iterdir()) == ["step-00000003", "step-00000004"]
+
+
+def test_beside_a_damaged_checkpoint_nothing_is_removed(save, store, problems):
+    save(store, 3)
+    flip(store.folder / "step-00000003" / "model.safetensors", -1)
+    before = sorted(store.folder.iterdir())
+    store.tidy(store.load_latest(problems.append))
+    assert sorted(store.folder.iterdir()) == before
+
+
 def test_a_damaged_checkpoint_does_not_push_out_a_whole_one(save, store, problems):
     flip(store.folder / "step-00000002" / "model.safetensors", -1)
     assert store.load_latest(problems.append).step == 1

@@ -397,6 +397,15 @@ class CheckpointStore:
                 return self._read(step, path)
         raise InputError(f"{self.folder} has no checkpoint of step {step}, only of {self.steps()}")
 
+    def tidy(self, checkpoint: Checkpoint) -> None:
+        """Remove what a save that failed or was killed after this checkpoint was whole could not remove.
+
+        Only if it is the newest: beside a damaged one nothing is removed before there is a new one.
+        """
+        if self._newest_first()[0][1] == checkpoint.path:
+            self._remove_leftovers()
+            self._prune(checkpoint.step, checkpoint.facts.get("best_step"))
+
     def require_space(self, num_bytes: int) -> None:
         """Raise if the disk has less free space than this."""
         if (free := self._free_bytes()) < num_bytes:
@@ -450,16 +459,18 @@ class CheckpointStore:
             raise
         except (OSError, SafetensorError) as error:
             raise InputError(self._failure(path, content, error)) from error
-        try:
-            if self._channel is None or self._channel.rank == 0:
-                self._prune(path, content)
-        except OSError as error:
-            raise InputError(f"{path} is saved, but older ones cannot be removed: {error}") from error
+        if self._channel is None or self._channel.rank == 0:
+            self._damaged.discard(path)
+            self._prune(content.step, content.best_step)
 
-    def _make_room(self, content: Content) -> None:
-        # Useless, and the room may be needed. Their process ids mean nothing: a container reuses them.
+    def _remove_leftovers(self) -> None:
+        # Their process ids mean nothing: a container reuses them.
         for leftover in self.folder.glob(_UNFINISHED):
             shutil.rmtree(leftover, ignore_errors=True)
+
+    def _make_room(self, content: Content) -> None:
+        # Useless, and the room may be needed.
+        self._remove_leftovers()
         # Before the first byte, because a full disk would also stop others, such as the metrics log.
         if self._free_bytes() < content.num_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -510,21 +521,24 @@ class CheckpointStore:
             f"{megabytes(self._free_bytes())} are free; {kept}. Make room and run the same command again"
         )
 
-    def _prune(self, saved: Path, content: Content) -> None:
-        self._damaged.discard(saved)
+    def _prune(self, step: int, best_step: int | None) -> None:
         whole = [
             (found, path)
             for found, path in self._newest_first()
-            if found <= content.step and path not in self._damaged and path.suffix != REPLACED
+            if found <= step and path not in self._damaged and path.suffix != REPLACED
         ]
         kept = {path for _, path in whole[: self.config.keep_last]}
-        kept |= {path for found, path in whole if found == content.best_step}
+        kept |= {path for found, path in whole if found == best_step}
         if self.config.keep_every:
             kept |= {path for found, path in whole if found % self.config.keep_every == 0}
-        for _, path in self._newest_first():
-            if path not in kept:
-                # Renamed first, so that a half-removed one does not look like a damaged checkpoint.
-                shutil.rmtree(path.rename(_unfinished(path)))
+        try:
+            for _, path in self._newest_first():
+                if path not in kept:
+                    # Renamed first, so that a half-removed one does not look like a damaged checkpoint.
+                    shutil.rmtree(path.rename(_unfinished(path)))
+        except OSError as error:
+            saved = self.folder / f"step-{step:08}"
+            raise InputError(f"{saved} is saved, but older ones cannot be removed: {error}") from error
 
 
 def _unfinished(path: Path) -> Path:

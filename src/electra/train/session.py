@@ -138,6 +138,8 @@ class Session:
             self.check_facts(checkpoint.facts)
             self.on_start()
             self._return_to(checkpoint)
+            if self.world.writes:
+                self.store.tidy(checkpoint)
             self._event("resumed", f"continuing from {checkpoint.path} at step {checkpoint.step:,}")
         if self.world.writes:
             self.run_log.open(self.facts.get("config", {}), step=self.state.step)
