@@ -6,7 +6,7 @@ A truncated or damaged file yields everything before the damage, and a problem t
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import IO, Any
 
 from electra.errors import import_extra
 from electra.store.cache import open_file
@@ -41,22 +41,24 @@ def _contents(reading: Reading, step_bytes: int) -> Iterator[bytes]:
         damage = (*damage, import_extra("zstandard", extra="zstd").ZstdError)
     used = 0
 
-    def steps() -> Iterator[bytes]:
+    def steps(file: IO[bytes]) -> Iterator[bytes]:
         nonlocal used
-        with open_file(source.path, size=source.bytes, modified=source.modified, buffering=0) as file:
-            while step := file.read(step_bytes):
-                tally.source_bytes += len(step)
-                yield step
-                used += len(step)
-            # What is missing of compressed data is found by what decompresses it.
-            lost = source.bytes - used if source.compression == "none" else 0
-            reading.check_unchanged(file, lost=max(0, lost))
+        while step := file.read(step_bytes):
+            tally.source_bytes += len(step)
+            yield step
+            used += len(step)
 
     try:
-        if source.compression == "none":
-            yield from steps()
-        else:
-            yield from _decompressed(steps(), source.compression)
+        with open_file(source.path, size=source.bytes, modified=source.modified, buffering=0) as file:
+            try:
+                packed = source.compression != "none"
+                yield from _decompressed(steps(file), source.compression) if packed else steps(file)
+                # What is missing of compressed data is found by what decompresses it.
+                reading.record_change(file, lost=0 if packed else max(0, source.bytes - used))
+            except damage:
+                # Of a file that changes while it is read, that is what is wrong, wherever it shows.
+                if not reading.record_change(file, lost=max(0, source.bytes - used)):
+                    raise
     except damage as error:
         reading.problem(_reason(error, source.compression), lost=max(0, source.bytes - used))
 

@@ -68,14 +68,19 @@ class Reading:
         """Record what is wrong with the file or with one line of it."""
         self.quarantine(ReadProblem(file=self.source.name, reason=reason, line=line, bytes=lost))
 
-    def check_unchanged(self, file: IO[bytes], *, lost: int) -> None:
-        """Record that a file has not stayed as it was when it was found; `lost` is what is missing of it."""
+    def record_change(self, file: IO[bytes], *, lost: int) -> bool:
+        """Whether a file has not stayed as it was when it was found, which is then recorded.
+
+        `lost` is what is missing of it.
+        """
         now, before = os.fstat(file.fileno()), self.source
-        if before.modified and (now.st_size, now.st_mtime_ns) != (before.bytes, before.modified):
+        changed = before.modified and (now.st_size, now.st_mtime_ns) != (before.bytes, before.modified)
+        if changed:
             self.problem(
                 f"changed while the corpus was read: {before.bytes:,} bytes before, {now.st_size:,} now",
                 lost=lost,
             )
+        return bool(changed)
 
     def bad_row(self, reason: str, *, line: int, lost: int = 0) -> None:
         """Record one row that cannot be used."""

@@ -406,7 +406,7 @@ def _seekable(reading: Reading) -> Iterator[IO[bytes]]:
         source = reading.source
         with open_file(source.path, size=source.bytes, modified=source.modified) as file:
             yield file
-            reading.check_unchanged(file, lost=0)
+            reading.record_change(file, lost=0)
     else:
         with tempfile.TemporaryFile() as copy:
             try:
