@@ -3,14 +3,14 @@
 In bf16 on a CPU, oneDNN compiles a kernel for every shape of a matrix product: 2 to 7 ms and 0.8 MB each,
 where a product of a small model takes 1 ms. It keeps some (`train.devices`), which helps only where a shape
 comes again. Chosen positions and the text of a batch have another number in every step; a few positions
-more, whose results nobody looks at, make it one of eight in each doubling. In fp32 no product is compiled.
+more, whose results nobody looks at, make it one of four in each doubling. In fp32 no product is compiled.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-_SIZES_PER_DOUBLING = 8
+_SIZES_PER_DOUBLING = 4
 
 
 def compiles_products(device: torch.device) -> bool:
@@ -24,7 +24,7 @@ def compiles_products(device: torch.device) -> bool:
 
 
 def round_up(number: int) -> int:
-    """The next of the few numbers: at most an eighth more."""
+    """The next of the few numbers: at most a quarter more."""
     step = max(1, (1 << max(0, number - 1).bit_length()) // (2 * _SIZES_PER_DOUBLING))
     return -(-number // step) * step
 
