@@ -511,7 +511,8 @@ def test_autocast_gives_nearly_the_same(position, tiny):
         exact = encoder(ids, attention_mask_BL=mask)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             rounded = encoder(ids, attention_mask_BL=mask)
-    assert float((rounded - exact).abs().mean()) < 0.02
+    # What stands at padding means nothing.
+    assert float((rounded - exact)[mask.bool()].abs().mean()) < 0.02
 
 
 @pytest.mark.slow

@@ -43,9 +43,9 @@ _NEVER, _LARGEST_KEPT, _GROWTH = -1, 1 << 30, 1 << 26
 
 # oneDNN, which computes gelu, and in bf16 all products, compiles a kernel for every shape: 0.4 to 0.8 MB
 # each. With its default of 1,024 kept kernels a run on texts of all lengths grows by a gigabyte. In fp32 the
-# layers of a step share a few. Two networks in bf16 need some fifty in each step, and as many again where rows
-# have other lengths; with too few, all are compiled anew in each step: a quarter of its time, and with half
-# as many as now a tenth of that of the demo, whose rows are two thirds full.
+# layers of a step share a few. Two networks in bf16 need some fifty in each step, and others where rows have
+# other lengths; with too few, all are compiled anew in each step: a quarter of its time, and with half as
+# many as now a tenth of that of the demo, whose rows are two thirds full.
 _KEPT_KERNELS, _KEPT_KERNELS_IN_BF16 = 16, 256
 
 _CPUINFO = Path("/proc/cpuinfo")
