@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import electra
 from electra import cli
@@ -160,6 +161,28 @@ def test_transformers_js_detects_in_int8(whole, tmp_path):
     (expected,) = session.run(["logits"], {name: np.array([found[name]], np.int64) for name in names})
     # The same rounded weights; numbers between layers are rounded to a 256th of their range as they come.
     np.testing.assert_allclose(found["output"], expected[0], atol=0.05)
+
+
+def test_curated_transformers_has_the_encoder(whole, tmp_path):
+    from curated_transformers.layers import AttentionMask
+    from curated_transformers.models.electra import ELECTRAEncoder
+    from fsspec.implementations.local import LocalFileSystem
+    from transformers import AutoModel, AutoTokenizer
+
+    out = tmp_path / "encoder"
+    export.main(["--model", str(whole), "--to", "transformers", "--part", "encoder", "--out", str(out)])
+    encoder = ELECTRAEncoder.from_fsspec(fs=LocalFileSystem(), model_path=str(out)).eval()
+    batch = AutoTokenizer.from_pretrained(out)(TEXTS, padding=True, return_tensors="pt")
+    text_BL = batch["attention_mask"].bool()
+    with torch.no_grad():
+        found = encoder(
+            batch["input_ids"], attention_mask=AttentionMask(text_BL), type_ids=batch["token_type_ids"]
+        )
+        expected = AutoModel.from_pretrained(out).eval()(**batch)
+    # Two ways to add up a hundred products of numbers around 1 in float32.
+    torch.testing.assert_close(
+        found.last_hidden_layer_state[text_BL], expected.last_hidden_state[text_BL], rtol=0, atol=1e-5
+    )
 
 
 # Of what spaCy's plug-ins import.
