@@ -8,6 +8,7 @@ import lzma
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 import zstandard
 
 from electra import files
-from electra.cli import main
+from electra.cli import INTERRUPTED, main
 from electra.text import dataset, shards
 from electra.text.dataset import PrepareConfig
 from electra.text.rows import KIND, Rows
@@ -369,6 +370,28 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(corpus, tmp_path, wor
     assert b"shards found finished" in done.stdout
     assert contents(tmp_path / "killed") == expected
     assert not (tmp_path / "killed.partial").exists()
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_killed_after_its_last_step_but_one(corpus, tmp_path, monkeypatch, is_removed):
+    out, partial = tmp_path / "data", tmp_path / "data.partial"
+    remove = shutil.rmtree
+
+    def killed(path, **options):
+        if path == partial:
+            raise KeyboardInterrupt
+        remove(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        prepare(corpus, out, "--workers", 1, code=INTERRUPTED)
+    expected = contents(out)
+    assert list((partial / "work" / "receipts").iterdir())
+    if is_removed:
+        remove(out)
+    prepare(corpus, out, "--workers", 1)
+    assert contents(out) == expected
+    assert not partial.exists()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -188,7 +188,9 @@ def make_dataset(config: PrepareConfig) -> Prepared:
     )
     plan = {"config": config.settings, "corpus": corpus.fingerprint}
     if is_full:
-        return _prepared(out, _finished_before(out, plan))
+        prepared = _prepared(out, _finished_before(out, plan))
+        _remove_rest(unfinished)
+        return prepared
     # A single worker is this process.
     with Workers(config.workers) if config.workers > 1 and not config.cluster else nullcontext() as workers:
         return _make_new(config, corpus, plan, workers)
@@ -456,6 +458,9 @@ def _has_quarantine(data: Path) -> bool:
 def _begin(unfinished: Path, plan: dict[str, Any]) -> tuple[Path, Path]:
     """Resume what was begun with the same settings and files, or begin."""
     data, work = unfinished / "data", unfinished / "work"
+    if not data.exists():
+        # It was moved to its place before the process was killed: the receipts are of shards that are gone.
+        shutil.rmtree(work, ignore_errors=True)
     plan_file = work / "plan.json"
     if plan_file.exists() and (difference := _difference(files.read_json(plan_file), plan)):
         if _num_receipts(work):
@@ -469,6 +474,14 @@ def _begin(unfinished: Path, plan: dict[str, Any]) -> tuple[Path, Path]:
         folder.mkdir(parents=True, exist_ok=True)
     files.write_json(plan_file, plan)
     return data, work
+
+
+def _remove_rest(unfinished: Path) -> None:
+    """Remove what a process has left that was killed after it had moved its data to their place."""
+    if unfinished.is_dir() and not (unfinished / "data").exists():
+        # Whoever holds the lock is about to do the same.
+        with suppress(InputError), files.locked(unfinished / "lock", busy="in use"):
+            shutil.rmtree(unfinished)
 
 
 def _finished_before(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
