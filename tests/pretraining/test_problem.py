@@ -114,6 +114,22 @@ def test_rows_are_masked_once_and_by_the_thread_as_they_would_be_here(
     assert len(set(threads)) == len(threads)
 
 
+def test_rows_are_masked_with_one_core_beside_the_step_that_has_all(toy, two_threads, monkeypatch):
+    objective = toy.objective()
+    mask, threads = objective.mask, []
+
+    def noted(inputs, random):
+        threads.append(torch.get_num_threads())
+        return mask(inputs, random)
+
+    monkeypatch.setattr(objective, "mask", noted)
+    prepared = problem(toy, objective=objective)
+    prepared.begin(step=0, batch_number=0)
+    prepared.close()
+    assert set(threads) == {1}
+    assert torch.get_num_threads() == 2
+
+
 class Reads(TorchDispatchMode):
     """Notes operations that end in a number on the host or in a shape that depends on one."""
 

@@ -38,6 +38,21 @@ def test_results_come_in_order_from_threads_with_one_core_each(two_threads):
     assert fresh == [2]
 
 
+def test_one_core_is_for_the_thread_that_asks_alone(two_threads):
+    found = {}
+
+    def look(name, begin):
+        begin()
+        found[name] = torch.get_num_threads()
+
+    for name, begin in (("asked", cores.use_one_core), ("started later", lambda: None)):
+        thread = threading.Thread(target=look, args=(name, begin))
+        thread.start()
+        thread.join()
+    assert found == {"asked": 1, "started later": 2}
+    assert torch.get_num_threads() == 2
+
+
 def test_a_single_batch_has_all_cores_to_itself(two_threads):
     (thread,) = cores.spread(lambda _: threading.current_thread(), ["batch"], cores=2)
     assert thread is threading.current_thread()

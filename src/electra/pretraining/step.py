@@ -36,6 +36,7 @@ from electra.pretraining.spans import NOTHING
 from electra.pretraining.states import StateProbe, states_warning
 from electra.seeds import numpy_generator
 from electra.text.batches import Batch, Batches, made_ahead
+from electra.train.cores import use_one_core
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,13 @@ class Pieces:
 
     def ahead(self, start: int) -> Iterator[tuple[int, list[Piece]]]:
         """Endless (number, micro-batches) from `start` on, made by a thread before they are asked for."""
-        return made_ahead((number, self[number]) for number in itertools.count(start))
+
+        def made() -> Iterator[tuple[int, list[Piece]]]:
+            use_one_core()
+            for number in itertools.count(start):
+                yield number, self[number]
+
+        return made_ahead(made())
 
 
 def readable_row(

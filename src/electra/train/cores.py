@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _STARTING = threading.Lock()
-"""Held while a pool starts: a thread that then asks torch for its number of cores the first time gets 1."""
+"""Held while a thread gets a core of its own: one that first asks torch for its number then would get 1."""
 
 
 def num_cores(device: torch.device) -> int:
@@ -78,24 +78,26 @@ def _as_in_this_thread(compute: Callable[[Item], Result]) -> Callable[[Item], Re
     return computed
 
 
+def use_one_core() -> None:
+    """Let this thread compute with one core; all others keep what they have.
+
+    A thread that computes beside the one that trains needs it: torch gives each of them helpers on all cores,
+    which go on waiting for work after every operation, and take the cores from those who have some.
+    """
+    with _STARTING:
+        # A thread adopts the global number when it first asks for it, which would undo the next line later.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        # That has set the global number too, which another thread can put back without changing this one.
+        restoring = threading.Thread(target=torch.set_num_threads, args=(threads,))
+        restoring.start()
+        restoring.join()
+
+
 @functools.cache
 def _pool(cores: int) -> ThreadPoolExecutor:
     """Threads that compute with one core each."""
-    is_ready = threading.Barrier(cores)
-
-    def use_one_core() -> None:
-        # A thread adopts the global number when it first asks for it, which would undo the next line later.
-        torch.get_num_threads()
-        torch.set_num_threads(1)
-        is_ready.wait()
-
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(max_workers=cores, thread_name_prefix="core")
-    # All start now: setting the number in one thread sets it for all that start later.
-    for future in [pool.submit(use_one_core) for _ in range(cores)]:
-        future.result()
-    torch.set_num_threads(threads)
-    return pool
+    return ThreadPoolExecutor(max_workers=cores, thread_name_prefix="core", initializer=use_one_core)
 
 
 if hasattr(os, "register_at_fork"):
